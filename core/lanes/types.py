@@ -177,12 +177,12 @@ class Lane:
 class EngineInfo:
     """What an engine plugin says of itself.
 
-    `recipes` is the importable package that holds its shipped recipes as `*.toml`.
+    Its name is that of its entry point. `version` is the engine's own, where the plugin can tell it
+    cheaply. `recipes` is the importable package that holds its shipped recipes as `*.toml`.
     `default_recipes` maps a number of nodes to the recipes that `lanes run --engine X` may take
     when no recipe is named: exactly one is taken, several are listed for the person to choose.
     """
 
-    name: str
     version: str | None = None
     summary: str = ""
     homepage: str = ""
