@@ -1,0 +1,38 @@
+"""Where `lanes` keeps things. `LANES_HOME` moves all of it into one folder.
+
+::
+
+    recipes/          the user's own recipes
+    lanes/<id>/       one folder a started lane: what was launched, logs, how processes ended
+    history.sqlite    the store: every run, as it happened
+    staged/           model files that were joined from parts or copied
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def _home(kind: str) -> Path:
+    if home := os.environ.get("LANES_HOME"):
+        return Path(home).expanduser().absolute()
+    import platformdirs
+
+    return Path(getattr(platformdirs, f"user_{kind}_path")("lanes", appauthor=False))
+
+
+def recipes() -> Path:
+    return _home("config") / "recipes"
+
+
+def lanes() -> Path:
+    return _home("state") / "lanes"
+
+
+def history() -> Path:
+    return _home("data") / "history.sqlite"
+
+
+def staged() -> Path:
+    return _home("cache") / "staged"
