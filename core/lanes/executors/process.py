@@ -1,0 +1,292 @@
+"""The process executor: starts, watches and stops the processes of a lane on this machine.
+
+Each rank gets a folder and a keeper (see `keeper.py`), which outlives this program and writes down how
+the rank ended. Everything here works from those folders alone, so any later command can take over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from lanes.errors import StartError
+from lanes.executors import keeper
+from lanes.types import Exit, Node, Placement, Process, Seat, StopPlan
+
+MARK = "LANES_LANE"
+"""Environment variable that marks every process of a lane with the lane's id."""
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """How a rank's process ended: `reason` is `exited`, `stopped`, `owner-died`, `not-started`, or
+    `vanished` when nobody saw it end."""
+
+    reason: str
+    exit: Exit
+    error: str | None = None
+    at_ns: int | None = None
+
+    def sentence(self) -> str:
+        """Say it, as in "the process was killed by SIGKILL (out of memory)"."""
+        if self.error:
+            return f"the process could not be started: {self.error}"
+        if self.reason == "vanished":
+            return "the process is gone, and nobody saw it end"
+        if self.exit.signal:
+            why = " (the kernel was out of memory)" if self.exit.oom_killed else ""
+            return f"the process was killed by {self.exit.signal}{why}"
+        return f"the process exited with code {self.exit.code}"
+
+
+class Owner:
+    """This program's hold on the processes that it started: keepers stop theirs when it is let go of,
+    which the end of this program does, however it ends."""
+
+    def __init__(self) -> None:
+        self._write_ends: list[int] = []
+
+    def pipe(self) -> int:
+        """The read end of a new pipe, for one keeper; the caller closes it."""
+        read_end, write_end = os.pipe()
+        self._write_ends.append(write_end)
+        return read_end
+
+    def detach(self) -> None:
+        """Leave the processes running when this program ends."""
+        for write_end in self._write_ends:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(write_end, b"d")
+
+
+def place(node: Node, ranks: int, http_port: int | None = None, host: str = "127.0.0.1") -> Placement:
+    """Seats for all ranks on this machine, with free ports.
+
+    Raises `StartError` when the port that was asked for is in use.
+    """
+    if http_port is not None:
+        check_port(host, http_port)
+    found = free_ports(host, 2)
+    return Placement(
+        seats=tuple(Seat(rank=rank, node=node) for rank in range(ranks)),
+        http_host=host,
+        http_port=str(http_port or found[0]),
+        rendezvous_port=str(found[1]),
+    )
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((host, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise `StartError` naming who holds the port, when somebody does."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise StartError(
+                f"port {port} on {host} cannot be used: {_holder(port) or error.strerror}",
+                "choose another with --port, or leave it out for a free one",
+            ) from None
+
+
+def _holder(port: int) -> str | None:
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and connection.laddr
+            if listens and listens.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid}) listens there"
+    return None
+
+
+def rank_folder(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}"
+
+
+def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
+    """Start one rank under a keeper. Returns when its pid is known.
+
+    Raises `StartError` when the program cannot be run.
+    """
+    own = rank_folder(folder, process.rank)
+    own.mkdir(parents=True, mode=0o700)
+    keeper.write_json(
+        str(own / "process.json"),
+        {
+            "argv": process.argv,
+            "cwd": process.cwd,
+            "signal": stop.signal,
+            "patience_s": stop.patience_s,
+        },
+    )
+    environment = {**os.environ, **process.env, MARK: folder.name, "LANES_RANK": str(process.rank)}
+    hold = owner.pipe()
+    try:
+        with open(own / "keeper.log", "ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-I", keeper.__file__, str(own), str(hold)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(hold,),
+                start_new_session=True,
+            )
+    finally:
+        os.close(hold)
+    while not (own / "pid.json").exists():
+        if (ended := how_ended(own)) is not None:
+            raise StartError(ended.sentence(), "check the program's path and the recipe's options")
+        if child.poll() is not None:
+            said = (own / "keeper.log").read_text(errors="replace").strip().splitlines()
+            raise StartError(f"the process's keeper died at once: {said[-1] if said else 'it said nothing'}")
+        time.sleep(0.005)
+
+
+def how_ended(own: Path) -> Ended | None:
+    """How a rank's process ended, or None while it lives (or was never started)."""
+    if (record := _read(own / "exit.json")) is not None:
+        return Ended(
+            reason=record["reason"],
+            exit=Exit(code=record["code"], signal=record["signal"], oom_killed=record["oom_killed"]),
+            error=record["error"],
+            at_ns=record["at_ns"],
+        )
+    if (pids := _read(own / "pid.json")) is not None and not _is_ours(pids["pid"], own):
+        # The keeper writes its record just after the process is gone: look once more.
+        for _ in range(40):
+            if (own / "exit.json").exists():
+                return how_ended(own)
+            if not _is_ours(pids["keeper"], own):
+                break
+            time.sleep(0.05)
+        return Ended(reason="vanished", exit=Exit())
+    return None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return value if isinstance(value, dict) else None
+    return None
+
+
+def _is_ours(pid: int, own: Path) -> bool:
+    """Whether this pid is still a living process of this lane, not a stranger who got its number."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return bool(process.environ().get(MARK) == own.parent.name)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def survivors(folder: Path) -> list[int]:
+    """All living processes of a lane, however they came loose: by their mark in the environment, and
+    by the keepers' sessions (a program may overwrite its environment)."""
+    import psutil
+
+    found: set[int] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == folder.name and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+    keepers = {pid for pid in found if _is_keeper(pid, folder)}
+    for pid in keepers:
+        found.update(keeper.kin(pid))
+    for record in folder.glob("rank*/pid.json"):
+        if (pids := _read(record)) is not None and pids["keeper"] not in keepers:
+            # Its session outlives the keeper; no other process can have got that number meanwhile.
+            found.update(p for p in keeper.kin(pids["keeper"]) if _session_of(p) == pids["keeper"])
+    return sorted(found)
+
+
+def _is_keeper(pid: int, folder: Path) -> bool:
+    return any((_read(r) or {}).get("keeper") == pid for r in folder.glob("rank*/pid.json"))
+
+
+def _session_of(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.getsid(pid)
+    return None
+
+
+def stop(folder: Path, plan: StopPlan, hurry: bool = False) -> list[int]:
+    """Stop all ranks of a lane and return the pids that are still there (none, unless the kernel holds
+    one). Ranks are asked in the plan's order; what does not end in time is killed. `hurry` kills at once."""
+    order = [*plan.order, *sorted(_ranks(folder) - set(plan.order))]
+    for rank in order:
+        own = rank_folder(folder, rank)
+        pids = _read(own / "pid.json")
+        if pids is None or hurry or how_ended(own) is not None:
+            continue
+        if _is_ours(pids["keeper"], own):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids["keeper"], signal.SIGTERM)
+            # The keeper's own patience comes first; ours is for a keeper that hangs.
+            _wait_for_end(own, plan.patience_s + 5)
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pids["pid"], getattr(signal, plan.signal))
+            _wait_for_end(own, plan.patience_s)
+    for _ in range(100):
+        left = survivors(folder)
+        if not left:
+            break
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+    return survivors(folder)
+
+
+def _ranks(folder: Path) -> set[int]:
+    return {int(p.name.removeprefix("rank")) for p in folder.glob("rank*")}
+
+
+def _wait_for_end(own: Path, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while how_ended(own) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def ended(folder: Path) -> Mapping[int, Ended]:
+    """How those ranks ended that have."""
+    how = {rank: how_ended(rank_folder(folder, rank)) for rank in sorted(_ranks(folder))}
+    return {rank: one for rank, one in how.items() if one is not None}
+
+
+def tail(folder: Path, rank: int, lines: int = 200) -> Sequence[str]:
+    """The last lines of a rank's log, read from its end."""
+    path = rank_folder(folder, rank) / "log"
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 400 * lines))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except FileNotFoundError:
+        return ()

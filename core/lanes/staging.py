@@ -1,0 +1,96 @@
+"""Bring a lane's files to where its processes look for them, on this machine.
+
+A file appears under its final name only when it is whole: parts are written to `<name>.partial`,
+checked against the size and sha256 that the engine gave, then renamed. What a killed run left behind
+is taken up where it ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lanes.errors import StagingError
+from lanes.types import Files, Staged, StageItem
+
+Progress = Callable[[str, int, int], None]
+"""Called with the item's name, bytes done, and bytes in all."""
+
+_BLOCK = 4 << 20
+
+
+def stage(items: Sequence[StageItem], folder: Path, progress: Progress = lambda *_: None) -> Staged:
+    """Make every item ready and return the paths by item name. Raises `StagingError`."""
+    paths = {}
+    for item in items:
+        if not isinstance(item, Files):
+            raise StagingError(
+                f"{type(item).__name__.lower()} {item.name!r} cannot be staged for plain processes on this machine",
+                "choose a recipe without it",
+            )
+        paths[item.name] = str(_one(item, folder, progress))
+    return Staged(paths=paths)
+
+
+def _one(item: Files, folder: Path, progress: Progress) -> Path:
+    sources = [Path(part) for part in item.parts]
+    for source in sources:
+        if not source.exists():
+            raise StagingError(f"{item.name}: {source} does not exist", "check the recipe's model")
+    if item.in_place:
+        return sources[0]
+    # The digest in the path keeps two models of one name apart.
+    folder = folder / item.sha256[:16] if item.sha256 else folder
+    final = folder / (item.target or sources[0].name)
+    total = sum(source.stat().st_size for source in sources)
+    if final.exists() and final.stat().st_size == total:
+        return final
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f"{final.name}.lock", "w") as lock:
+        # Two runs may want the same file: the second waits, and finds it there.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (final.exists() and final.stat().st_size == total):
+            _join(item, sources, total, final, progress)
+    return final
+
+
+def _join(item: Files, sources: Sequence[Path], total: int, final: Path, progress: Progress) -> None:
+    partial = final.with_name(final.name + ".partial")
+    have = partial.stat().st_size if partial.exists() else 0
+    free = os.statvfs(final.parent)
+    if free.f_bavail * free.f_frsize < total - have:
+        raise StagingError(
+            f"{item.name} needs {total - have:,} bytes in {final.parent}, {free.f_bavail * free.f_frsize:,} are free",
+            "free some space, or set LANES_HOME to another disk",
+        )
+    digest = hashlib.sha256()
+    position = 0
+    try:
+        with open(partial, "r+b" if have else "w+b") as out:
+            for source in sources:
+                with open(source, "rb") as part:
+                    while block := part.read(_BLOCK):
+                        # What an earlier run wrote is compared, not trusted.
+                        if out.read(len(block)) != block:
+                            out.seek(position)
+                            out.write(block)
+                        position = out.tell()
+                        digest.update(block)
+                        progress(item.name, position, total)
+            out.truncate(position)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        raise StagingError(
+            f"{item.name}: {error.filename or partial}: {error.strerror}", "mend that and run again"
+        ) from None
+    if item.sha256 and digest.hexdigest() != item.sha256:
+        partial.unlink()
+        raise StagingError(
+            f"{item.name} has sha256 {digest.hexdigest()}, not {item.sha256} as published",
+            "its source is damaged: install or download it again",
+        )
+    os.replace(partial, final)
