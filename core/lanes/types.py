@@ -95,12 +95,35 @@ class Finding:
 
 @frozen(kw_only=True)
 class Gpu:
-    """One accelerator. `target` is the compute capability (`9.0`, `12.1`) or AMD's name (`gfx942`)."""
+    """One accelerator. `target` is the compute capability (`9.0`, `12.1`) or AMD's name (`gfx942`).
+
+    `unified` says that its memory is the host's: `memory_bytes` is then the host's memory.
+    """
 
     name: str
     target: str | None = None
     memory_bytes: int | None = None
     driver: str | None = None
+    uuid: str | None = None
+    unified: bool = False
+
+
+@frozen(kw_only=True)
+class Disk:
+    """A filesystem, seen from `path`: how large it is and what an ordinary user may still write."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+@frozen(kw_only=True)
+class Fact:
+    """One thing that was found out about a node: `value` is for people, `source` says where to look."""
+
+    name: str
+    value: str
+    source: str
 
 
 @frozen(kw_only=True)
@@ -108,6 +131,8 @@ class Node:
     """A host and what it has. None means not known; `gpus=()` means that it has none.
 
     A hypothetical node stands for hardware that one only plans to buy: nothing on it can be probed.
+    `cuda` is the newest CUDA version that its driver serves (`13.0`); `docker` is the path of the
+    Docker client; `facts` say of each value where it comes from, and of what could not be found why.
     """
 
     name: str
@@ -115,7 +140,12 @@ class Node:
     os: str | None = None
     cpus: int | None = None
     memory_bytes: int | None = None
+    memory_available_bytes: int | None = None
     gpus: tuple[Gpu, ...] | None = None
+    cuda: str | None = None
+    docker: str | None = None
+    disks: tuple[Disk, ...] = ()
+    facts: tuple[Fact, ...] = ()
     hypothetical: bool = False
 
 
