@@ -1,0 +1,183 @@
+"""From stamped reads to a `Stream`: HTTP, then events, then deltas. No socket, no clock."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable
+
+from lanes.bench.deltas import TOKEN_KINDS, Delta, error_message, read_delta
+from lanes.bench.http import ResponseReader
+from lanes.bench.sse import SseParser
+from lanes.bench.stream import Arrival, Stream
+from lanes.bench.transport import Read
+
+_BODY_LIMIT = 65536
+_MESSAGE_LIMIT = 300
+_TEXT_LIMIT = 400
+
+
+class Recorder:
+    """Take the reads of one answer, then give its `Stream`.
+
+    `answered` is true from `[DONE]` on; `done` when nothing more can come or matter. `redact` takes
+    secrets out of what the server says.
+    """
+
+    def __init__(self, redact: Callable[[str], str] = str) -> None:
+        self.t0_ns = 0
+        self.answered = False
+        self.done = False
+        self._redact = redact
+        self._http = ResponseReader()
+        self._sse = SseParser()
+        self._body = bytearray()
+        self._arrivals: list[Arrival] = []
+        self._last: dict[str, Delta] = {}
+        self._first_text: str | None = None
+        self._text = ""
+        self._lags: list[int] = []
+        self._reads = 0
+        self._token_deltas = 0
+        self._merged_reads = 0
+        self._failure: tuple[str, str] | None = None
+
+    def feed(self, read: Read) -> None:
+        """Take one read."""
+        if self.done:
+            return
+        self._reads += 1
+        if read.kernel:
+            self._lags.append(read.read_ns - read.at_ns)
+        before = self._token_deltas
+        try:
+            body = self._http.feed(read.data)
+            if self._streams:
+                for event in self._sse.feed(body):
+                    self._delta(read_delta(event), read.at_ns)
+                    if self.done:
+                        break
+            elif len(self._body) < _BODY_LIMIT:
+                self._body += body
+        except ValueError as error:
+            self._fail("protocol", f"{error}, {self._progress()}")
+        self._merged_reads += self._token_deltas > before + 1
+        if self._http.complete:
+            self.end()
+
+    def end(self, broken: str | None = None, kind: str = "cut") -> None:
+        """Take the end of the answer; `broken` says why, where it was not an orderly one."""
+        if self.done:
+            return
+        self.done = True
+        if self._http.status == 0:
+            self._fail(kind, broken or "the server closed the connection without an answer")
+        elif not self._streams:
+            self._refused()
+        else:
+            self._rest()
+            if self._failure is None and not self.answered and "finish" not in self._last:
+                why = f" ({broken})" if broken and kind == "cut" else ""
+                cut = f"the stream was cut {self._progress()}{why}"
+                self._fail(kind, broken if broken and kind != "cut" else cut)
+
+    def stalled(self, waited_s: float) -> None:
+        """Take the news that nothing came for `waited_s` seconds."""
+        if self._http.status == 0:
+            self.end(f"the server did not answer within {waited_s:g} s", "stall")
+        else:
+            self.end(f"the server stalled: nothing came for {waited_s:g} s {self._progress()}", "stall")
+
+    def stream(self, *, connect_s: float = 0.0, clock_step_ns: int = 0) -> Stream:
+        """Return what was recorded."""
+        kind, sentence = self._failure or (None, None)
+        stamps = "kernel" if len(self._lags) == self._reads else "mixed" if self._lags else "read"
+        last = self._last
+        return Stream(
+            t0_ns=self.t0_ns,
+            connect_s=connect_s,
+            arrivals=tuple(self._arrivals),
+            stamps=stamps if self._reads else "read",
+            read_lag_s=statistics.median(self._lags) / 1e9 if self._lags else None,
+            merged_reads=self._merged_reads,
+            clock_step_ns=clock_step_ns,
+            first_text=self._first_text or "",
+            text=self._text,
+            usage=last["usage"].usage if "usage" in last else None,
+            token_source=last["tokens"].token_source if "tokens" in last else None,
+            finish_reason=last["finish"].finish_reason if "finish" in last else None,
+            status=self._http.status or None,
+            failure=kind,
+            error=sentence,
+            server_account=last["timings"].timings if "timings" in last else None,
+        )
+
+    @property
+    def _streams(self) -> bool:
+        # Servers name the type of a stream in many ways; only plain JSON is certainly none.
+        plain = self._http.headers.get("content-type", "").startswith("application/json")
+        return self._http.status == 200 and not plain
+
+    def _delta(self, delta: Delta, at_ns: int) -> None:
+        self._arrivals.append(
+            Arrival(at_ns - self.t0_ns, delta.kind, len(delta.text), delta.cumulative, delta.tokens)
+        )
+        last = self._last
+        if delta.usage is not None:
+            last["usage"] = delta  # continuous usage is cumulative: the last one counts
+        if delta.finish_reason is not None:
+            last["finish"] = delta
+        if delta.timings is not None:
+            last["timings"] = delta
+        if delta.token_source is not None:
+            last["tokens"] = delta
+        if delta.kind in TOKEN_KINDS:
+            self._token_deltas += 1
+            if self._first_text is None:
+                self._first_text = delta.text
+            if len(self._text) < _TEXT_LIMIT:
+                self._text = (self._text + delta.text)[:_TEXT_LIMIT]
+        elif delta.kind == "done":
+            self.answered = True
+        elif delta.kind == "error":
+            message = self._bounded(delta.error or "")
+            self._fail("server", f"the server reported an error {self._progress()}: {message}")
+
+    def _rest(self) -> None:
+        """Take an event that lacks its blank line, if it is whole: some servers forget the last one."""
+        event = self._sse.finish()
+        if event is not None and self._arrivals:
+            try:
+                self._delta(read_delta(event), self._arrivals[-1].at_ns + self.t0_ns)
+            except ValueError:
+                pass  # half an event: the stream was cut
+
+    def _refused(self) -> None:
+        text = bytes(self._body).decode("utf-8", "replace")
+        try:
+            message = error_message(json.loads(text))
+        except (ValueError, RecursionError):
+            message = " ".join(text.split())
+        status = self._http.status
+        if status == 200 and not message:
+            self._fail("protocol", "the server answered at once instead of streaming")
+        else:
+            said = f": {self._bounded(message)}" if message else ""
+            self._fail("status", f"the server answered HTTP {status}{said}")
+
+    def _progress(self) -> str:
+        seen = [a for a in self._arrivals if a.kind in TOKEN_KINDS]
+        if not seen:
+            return "before the first token"
+        known = [a.cumulative for a in seen if a.cumulative is not None]
+        count, what = (known[-1], "token") if known else (len(seen), "delta")
+        return f"after {count} {what}{'s' if count != 1 else ''}"
+
+    def _bounded(self, message: str) -> str:
+        message = self._redact(" ".join(message.split()))
+        return message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 3] + "..."
+
+    def _fail(self, kind: str, sentence: str) -> None:
+        self.done = True
+        if self._failure is None:
+            self._failure = (kind, sentence)
