@@ -90,6 +90,7 @@ class Client:
         """Write the request and feed `sink` until it is done. The connection is closed."""
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[None] = loop.create_future()
+        timer: asyncio.TimerHandle
         last = loop.time()
         limit = self.limits.first_byte_s
 

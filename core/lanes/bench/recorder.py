@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Callable
@@ -147,10 +148,8 @@ class Recorder:
         """Take an event that lacks its blank line, if it is whole: some servers forget the last one."""
         event = self._sse.finish()
         if event is not None and self._arrivals:
-            try:
+            with contextlib.suppress(ValueError):  # half an event: the stream was cut
                 self._delta(read_delta(event), self._arrivals[-1].at_ns + self.t0_ns)
-            except ValueError:
-                pass  # half an event: the stream was cut
 
     def _refused(self) -> None:
         text = bytes(self._body).decode("utf-8", "replace")

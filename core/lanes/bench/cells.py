@@ -1,0 +1,167 @@
+"""What a measurement gives: passes as they end, and a result for each cell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from attrs import field, frozen
+
+from lanes.bench import measures
+from lanes.bench.account import server_figures
+from lanes.bench.measures import FirstDelta
+from lanes.bench.plan import Cell
+from lanes.bench.statistics import Interval, median_interval
+from lanes.bench.stream import Stream
+
+Status = Literal["ok", "invalid", "crashed", "skipped"]
+
+
+@frozen(kw_only=True)
+class Progress:
+    """Where a measurement stands: cell `index` of `cells` (from 1), pass `number` of `total` (from 1,
+    warm-ups included), and the phase in words."""
+
+    cell: Cell
+    index: int
+    cells: int
+    number: int
+    total: int
+    phase: str
+
+
+@frozen(kw_only=True)
+class Pass:
+    """One repetition of a cell.
+
+    `number` counts from 1, the warm-ups and the measured passes each for themselves. `streams` are
+    the raw timelines with their `first_deltas` (k1); `prefixes` the requests that filled the cache.
+    `figures` are the pass's, named with their unit; `stream_figures` each stream's own;
+    `server_figures` the server's account of the same. `client_cpu_s` is what this program used.
+    `error` is None, or the first failure in one sentence.
+    """
+
+    cell: Cell
+    number: int
+    warmup: bool
+    streams: tuple[Stream, ...]
+    first_deltas: tuple[FirstDelta | None, ...] = ()
+    prefixes: tuple[Stream, ...] = ()
+    figures: Mapping[str, float] = field(factory=dict)
+    stream_figures: tuple[Mapping[str, float], ...] = ()
+    server_figures: Mapping[str, float] = field(factory=dict)
+    client_cpu_s: float = 0.0
+    error: str | None = None
+
+
+@frozen(kw_only=True)
+class CellResult:
+    """One cell: its status with the reason, medians with intervals over the measured passes, and the
+    passes themselves, warm-ups included. `server_metrics` is the server's own account."""
+
+    pp: int
+    tg: int
+    depth: int
+    concurrency: int
+    status: Status
+    reason: str | None = None
+    metrics: Mapping[str, Interval] = field(factory=dict)
+    server_metrics: Mapping[str, Interval] = field(factory=dict)
+    notes: tuple[str, ...] = ()
+    passes: tuple[Pass, ...] = ()
+
+
+def finished_pass(
+    cell: Cell,
+    number: int,
+    warmup: bool,
+    streams: Sequence[Stream],
+    first_deltas: Sequence[FirstDelta | None],
+    prefixes: Sequence[Stream] = (),
+    client_cpu_s: float = 0.0,
+) -> Pass:
+    """Return the pass with its figures; a pass in which a stream failed has none."""
+    failed = next((s.error for s in (*prefixes, *streams) if not s.ok), None)
+    own = [_stream_figures(s, k1) for s, k1 in zip(streams, first_deltas, strict=True)]
+    return Pass(
+        cell=cell,
+        number=number,
+        warmup=warmup,
+        streams=tuple(streams),
+        first_deltas=tuple(first_deltas),
+        prefixes=tuple(prefixes),
+        figures={} if failed else _pass_figures(streams, first_deltas, own),
+        stream_figures=tuple(own),
+        server_figures={} if failed else _medians([server_figures(s) for s in streams]),
+        client_cpu_s=client_cpu_s,
+        error=failed,
+    )
+
+
+def cell_result(
+    cell: Cell,
+    status: Status,
+    reason: str | None = None,
+    passes: Sequence[Pass] = (),
+    notes: Sequence[str] = (),
+) -> CellResult:
+    """Return the cell's result with the medians over its measured passes that did not fail."""
+    measured = [p for p in passes if not p.warmup and p.error is None]
+    return CellResult(
+        pp=cell.pp,
+        tg=cell.tg,
+        depth=cell.depth,
+        concurrency=cell.concurrency,
+        status=status,
+        reason=reason,
+        metrics=_intervals([p.figures for p in measured]),
+        server_metrics=_intervals([p.server_figures for p in measured]),
+        notes=tuple(notes),
+        passes=tuple(passes),
+    )
+
+
+def _stream_figures(stream: Stream, k1: FirstDelta | None) -> dict[str, float]:
+    figures = {
+        "first_event_s": measures.first_event_s(stream),
+        "ttft_s": measures.ttft_s(stream),
+        "prefill_tps": measures.prefill_tps(stream),
+        "decode_tps": measures.decode_tps(stream, k1),
+        "itl_s": _median(measures.itl_s(stream, k1)),
+        "icl_s": _median(measures.icl_s(stream)),
+        "e2e_s": measures.e2e_s(stream),
+        "round_trip_s": stream.connect_s,
+        "prompt_tokens": stream.prompt_tokens,
+        "cached_tokens": stream.cached_tokens,
+        "completion_tokens": stream.completion_tokens,
+    }
+    return {name: float(value) for name, value in figures.items() if value is not None}
+
+
+def _pass_figures(
+    streams: Sequence[Stream], k1s: Sequence[FirstDelta | None], own: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """Medians over the streams; of several streams together the span and the steady rate too."""
+    figures: dict[str, float | None] = dict(_medians(own))
+    figures["span_tps"] = measures.span_tps(streams)
+    if len(streams) > 1:
+        figures.pop("decode_tps", None)  # one stream's rate under a name that could pass for all
+        figures["stream_decode_tps"] = measures.stream_decode_tps(streams, k1s)
+        figures["steady_tps"] = measures.steady_tps(streams, k1s)
+        figures["ttft_max_s"] = max((o["ttft_s"] for o in own if "ttft_s" in o), default=None)
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _medians(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = list(dict.fromkeys(name for one in figures for name in one))
+    return {n: statistics.median(one[n] for one in figures if n in one) for n in names}
+
+
+def _intervals(figures: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
+    names = list(dict.fromkeys(name for one in figures for name in one))
+    return {n: median_interval([one[n] for one in figures if n in one]) for n in names}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,254 @@
+"""The probe: warm-ups, then measured passes of cold prompts, cell by cell."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from attrs import evolve
+
+from lanes.bench import measures
+from lanes.bench.cells import CellResult, Pass, Progress, cell_result, finished_pass
+from lanes.bench.client import Client
+from lanes.bench.plan import Cell, Plan
+from lanes.bench.prompts import Prompt, nonce, task
+from lanes.bench.requests import Form
+from lanes.bench.ruler import Ruler
+from lanes.bench.stream import Stream
+from lanes.bench.transport import ConnectError
+from lanes.bench.validity import Terms, remarks, verdict
+from lanes.types import Endpoint
+
+_POLL_S = 1.0
+_KNOCKS = 4
+_KNOCK_S = 0.3
+_GIVE_UP = 3
+"""A cell is given up after so many failed passes in a row: waiting for as many stalls tells nothing."""
+
+T = TypeVar("T")
+
+
+def measure(
+    endpoint: Endpoint,
+    plan: Plan,
+    *,
+    on_pass: Callable[[Pass], None] = lambda _: None,
+    on_cell: Callable[[CellResult], None] = lambda _: None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    alive: Callable[[], str | None] = lambda: None,
+) -> tuple[CellResult, ...]:
+    """Measure each cell of `plan` at `endpoint` and return their results in the plan's order.
+
+    `on_pass` gets each pass as it ends, warm-ups and failed ones too; `on_cell` each cell's result;
+    `on_progress` each new phase.
+    `alive` is asked about each second, and when a pass failed: a sentence means that the engine
+    died, and ends the measurement at once. All four are called on this thread and must be quick.
+
+    A failed request makes its pass failed and its cell `invalid`; other passes and cells go on. A
+    server that died or no longer accepts connections makes the cell `crashed`, and those after it
+    `skipped`. KeyboardInterrupt passes through, with all connections closed.
+
+    Raises UsageError when the endpoint's URL or API key is wrong.
+    """
+    with asyncio.Runner() as runner:
+        return runner.run(_Probe(endpoint, plan, on_pass, on_cell, on_progress, alive).run())
+
+
+class _Crashed(Exception):
+    """The server is gone; the message is the reason."""
+
+
+class _Probe:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        plan: Plan,
+        on_pass: Callable[[Pass], None],
+        on_cell: Callable[[CellResult], None],
+        on_progress: Callable[[Progress], None],
+        alive: Callable[[], str | None],
+    ) -> None:
+        self._plan = plan
+        self._on_pass = on_pass
+        self._on_cell = on_cell
+        self._on_progress = on_progress
+        self._alive = alive
+        self._client = Client(endpoint, plan.limits)
+        self._form = Form(endpoint=endpoint, seed=plan.seed)
+        self._ruler = Ruler(self._client)
+        self._learned = False
+        self._notes: list[str] = []
+
+    async def run(self) -> tuple[CellResult, ...]:
+        results: list[CellResult] = []
+        cells = self._plan.cells
+        for index, cell in enumerate(cells, 1):
+            passes: list[Pass] = []
+            try:
+                results.append(await self._cell(cell, index, passes))
+                self._on_cell(results[-1])
+            except _Crashed as crash:
+                results.append(self._result(cell, "crashed", str(crash), passes))
+                reason = f"the server was gone since {cell}"
+                results.extend(cell_result(later, "skipped", reason) for later in cells[index:])
+                for result in results[index - 1 :]:
+                    self._on_cell(result)
+                break
+        return tuple(results)
+
+    async def _cell(self, cell: Cell, index: int, passes: list[Pass]) -> CellResult:
+        plan = self._plan
+        progress = Progress(
+            cell=cell,
+            index=index,
+            cells=len(plan.cells),
+            number=1,
+            total=plan.warmups + plan.passes,
+            phase="fitting the prompt length",
+        )
+        self._on_progress(progress)
+        if not self._learned:
+            stream = await self._watched(self._learn())
+            if stream.error:
+                await self._crashed(stream.error)
+                return self._result(cell, "invalid", stream.error, passes)
+            self._learned = True
+        for number in range(progress.total):
+            progress = evolve(progress, number=number + 1)
+            one = await self._watched(self._pass(progress))
+            passes.append(one)
+            self._on_pass(one)
+            if one.error:
+                await self._crashed(one.error)
+                if len(passes) >= _GIVE_UP and all(p.error for p in passes[-_GIVE_UP:]):
+                    break
+        measured = [p for p in passes if not p.warmup]
+        # A cell that was given up in its warm-ups has its reason there.
+        reason = verdict(self._terms(cell), measured or passes)
+        return self._result(cell, "invalid" if reason else "ok", reason, passes)
+
+    def _terms(self, cell: Cell) -> Terms:
+        return Terms(
+            cell=cell,
+            passes=self._plan.passes,
+            fixed_length=self._form.fixes_length,
+            template_tokens=self._ruler.template_tokens,
+        )
+
+    def _result(self, cell: Cell, status: Any, reason: str | None, passes: Sequence[Pass]) -> CellResult:
+        notes = [*self._notes, *remarks(self._terms(cell), [p for p in passes if not p.warmup])]
+        return cell_result(cell, status, reason, passes, notes)
+
+    async def _learn(self) -> Stream:
+        """Learn the server's tokens and whether it takes our optional fields."""
+        seed = f"{self._plan.comparison}/{self._plan.block}/learn"
+        stream = await self._ruler.learn(seed, self._ask)
+        if stream.status is not None and 400 <= stream.status < 500 and stream.status not in (401, 403, 404):
+            full, self._form = self._form, evolve(self._form, plain=True)
+            again = await self._ruler.learn(seed, self._ask)
+            if again.ok:
+                dropped = ", ".join(full.optional)
+                self._notes.append(f"sent without {dropped}, for the server refused: {stream.error}")
+                stream = again
+            else:
+                self._form = full
+        if self._ruler.note:
+            self._notes.append(self._ruler.note)
+        return stream
+
+    async def _ask(self, content: str) -> Stream:
+        return await self._client.chat(self._form.body(content, 1))
+
+    async def _pass(self, progress: Progress) -> Pass:
+        """Make one pass: prompts fitted and prefixes warmed first, connections opened, then all sent."""
+        cell, plan = progress.cell, self._plan
+        warmup = progress.number <= plan.warmups
+        number = progress.number if warmup else progress.number - plan.warmups
+        self._on_progress(evolve(progress, phase="fitting the prompt length"))
+        prefixes: list[Stream] = []
+        contents: list[str] = []
+        for stream in range(cell.concurrency):
+            content = await self._content(cell, progress.number - 1, stream, prefixes)
+            contents.append(content)
+            if prefixes and not prefixes[-1].ok:
+                return finished_pass(cell, number, warmup, (), (), prefixes)
+        kind, total = ("warm-up", plan.warmups) if warmup else ("pass", plan.passes)
+        self._on_progress(evolve(progress, phase=f"{kind} {number} of {total}"))
+        cpu_s = time.process_time()
+        streams = await self._burst([self._form.body(content, cell.tg) for content in contents])
+        cpu_s = time.process_time() - cpu_s
+        for content, one in zip(contents, streams, strict=True):
+            self._ruler.observe(content, one)
+        k1s = [await self._first_delta(one) for one in streams]
+        return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s)
+
+    async def _content(self, cell: Cell, number: int, stream: int, prefixes: list[Stream]) -> str:
+        """Return the message of one stream; at depth, warm its prefix first (into `prefixes`)."""
+        plan, ruler = self._plan, self._ruler
+        prompt = Prompt(nonce(plan, cell, number, stream), task(cell.tg))
+        if not cell.depth:
+            return await ruler.fit(prompt, cell.pp)
+        # The prefix is the same in each pass, so only the first one has to compute it.
+        prefix = await ruler.fit(Prompt(nonce(plan, cell, None, stream)), cell.depth)
+        warm = await self._ask(prefix)
+        prefixes.append(warm)
+        ruler.observe(prefix, warm)
+        return prefix + await ruler.fit(prompt, cell.pp, template=False)
+
+    async def _burst(self, bodies: Sequence[dict[str, Any]]) -> list[Stream]:
+        """Open all connections, then send all requests at once."""
+        opened = await asyncio.gather(*(self._client.open() for _ in bodies), return_exceptions=True)
+        connections = [c for c in opened if not isinstance(c, BaseException)]
+        try:
+            failure = next((c for c in opened if isinstance(c, BaseException)), None)
+            if isinstance(failure, ConnectError):
+                return [Stream(t0_ns=time.time_ns(), failure="connect", error=str(failure)) for _ in bodies]
+            if failure is not None:
+                raise failure
+            return list(
+                await asyncio.gather(
+                    *(self._client.chat(b, c) for b, c in zip(bodies, connections, strict=True))
+                )
+            )
+        finally:
+            for connection in connections:
+                connection.close()
+
+    async def _first_delta(self, stream: Stream) -> measures.FirstDelta | None:
+        known = measures.first_delta(stream)
+        if known is None or not known.approximate:
+            return known
+        return measures.first_delta(stream, await self._ruler.count_bare(stream.first_text))
+
+    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` while asking whether the engine lives. Raises _Crashed when it does not."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=_POLL_S))[0]:
+                if reason := self._alive():
+                    raise _Crashed(reason)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _crashed(self, error: str) -> None:
+        """Raise _Crashed when the server is gone after a failure that said `error`.
+
+        A process that dies closes its sockets a little before anybody can see it dead, and a busy
+        server may refuse for a moment: knock several times.
+        """
+        refusal: str | None = None
+        for _ in range(_KNOCKS):
+            if reason := self._alive():
+                raise _Crashed(reason)
+            refusal = await self._client.accepts()
+            if refusal is None:
+                return
+            await asyncio.sleep(_KNOCK_S)
+        if reason := self._alive():
+            raise _Crashed(reason)
+        raise _Crashed(error if refusal == error else f"{error}; then {refusal}")

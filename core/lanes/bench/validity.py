@@ -1,0 +1,179 @@
+"""When a cell's figures may be believed, and what to say beside them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from attrs import frozen
+
+from lanes.bench.cells import Pass
+from lanes.bench.plan import Cell
+from lanes.bench.stream import Stream
+
+_LENGTH_OFF = 0.02
+_ACCOUNT_OFF = 0.05
+_LATE_S = 0.010
+_EXPECTED_FINISH = {"length", "stop", "tool_calls", None}
+
+
+@frozen(kw_only=True)
+class Terms:
+    """What was asked for: `fixed_length` whether the server had to give exactly tg tokens,
+    `template_tokens` what its chat template adds, before which nothing can be cold."""
+
+    cell: Cell
+    passes: int
+    fixed_length: bool
+    template_tokens: float = 0.0
+
+
+def verdict(terms: Terms, passes: Sequence[Pass]) -> str | None:
+    """Return why the cell is invalid, in one sentence, or None when it is valid.
+
+    `passes` are the measured ones. The checks, in order: every pass there and none failed; usage
+    present; finish reasons as expected; prompt length as asked; cached tokens about 0 when cold and
+    about the depth when warm; output lengths equal; k1 known; the client on time; the clock even.
+    """
+    failed = [p for p in passes if p.error]
+    if failed:
+        return f"{len(failed)} of {terms.passes} passes failed: {failed[0].error}"
+    if len(passes) < terms.passes:
+        return f"only {len(passes)} of {terms.passes} passes were made"
+    streams = [s for p in passes for s in p.streams]
+    for check in _CHECKS:
+        if reason := check(terms, passes, streams):
+            return reason
+    return None
+
+
+def _usage(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    if any(s.prompt_tokens is None or s.completion_tokens is None for s in streams):
+        return "the server sent no usage, so nobody knows how many tokens there were"
+    for s in streams:
+        deltas, counted = len(s.token_arrivals), s.completion_tokens or 0
+        if deltas > 1.2 * counted + 4:
+            return f"the server's usage counts {counted} tokens, but {deltas} deltas carried some"
+        hidden = (s.usage.reasoning_tokens or 0) if s.usage else 0
+        if hidden and not any(a.kind == "reasoning" for a in s.arrivals):
+            return f"the server counts {hidden} reasoning tokens that it did not stream"
+    return None
+
+
+def _finish(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    odd = next((s.finish_reason for s in streams if s.finish_reason not in _EXPECTED_FINISH), None)
+    if odd:
+        return f"an answer ended for an unexpected reason: {odd}"
+    return None if all(s.token_arrivals for s in streams) else "an answer held no token"
+
+
+def _prompt(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    asked = terms.cell.pp + terms.cell.depth
+    got = statistics.median(s.prompt_tokens or 0 for s in streams)
+    if _off(got, asked):
+        return f"the prompts had {got:g} tokens instead of {asked} (more than 2% off)"
+    return None
+
+
+def _off(got: float, asked: int) -> bool:
+    return abs(got - asked) > max(_LENGTH_OFF * asked, 2)
+
+
+def _cache(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    depth = terms.cell.depth
+    known = [s.cached_tokens for s in streams if s.cached_tokens is not None]
+    if not depth:
+        allowed = max(_LENGTH_OFF * terms.cell.pp, terms.template_tokens)
+        worst = max(known, default=0)
+        if worst > allowed:
+            return f"a prompt was not cold: the server had {worst} of its tokens in its cache"
+        return None
+    if len(known) < len(streams):
+        return f"the server does not tell its cached tokens, so no prefix of {depth} tokens is proved warm"
+    # Caches keep whole blocks of up to 256 tokens, and the template's end is not part of the prefix.
+    allowed = max(_LENGTH_OFF * depth, min(256.0, 0.1 * depth)) + terms.template_tokens
+    worst = max(known, key=lambda cached: abs(cached - depth))
+    if abs(worst - depth) > allowed:
+        return f"the prefix was not warm: the server had {worst} of {depth} tokens in its cache"
+    return None
+
+
+def _output(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    counts = [s.completion_tokens or 0 for s in streams]
+    tg = terms.cell.tg
+    if terms.fixed_length:
+        odd = next((n for n in counts if n != tg), None)
+        return None if odd is None else f"an answer had {odd} tokens, although {tg} were fixed"
+    if min(counts) < tg / 2:
+        return f"an answer ended by itself after {min(counts)} of {tg} tokens"
+    return None
+
+
+def _k1(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    if any(k1 is None for p in passes for k1 in p.first_deltas):
+        return "nobody knows how many tokens the first delta carried"
+    return None
+
+
+def _client(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    for one in passes:
+        first = min(s.t0_ns for s in one.streams)
+        late = statistics.median((s.t0_ns - first) / 1e9 for s in one.streams)
+        if late > _LATE_S:
+            return (
+                f"the client was late: half of its requests started over {late * 1e3:.0f} ms after the first"
+            )
+    return None
+
+
+def _clock(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    for s in streams:
+        lasted = s.arrivals[-1].at_ns if s.arrivals else 0
+        # A clock that is disciplined by NTP may run up to 500 ppm fast or slow: adjtimex(2).
+        if abs(s.clock_step_ns) > 1_000_000 + lasted * 500e-6:
+            return f"the system's clock was moved by {s.clock_step_ns / 1e6:.1f} ms during a request"
+    return None
+
+
+_Check = Callable[[Terms, Sequence[Pass], Sequence[Stream]], str | None]
+_CHECKS: tuple[_Check, ...] = (_usage, _finish, _prompt, _cache, _output, _k1, _client, _clock)
+
+
+def remarks(terms: Terms, passes: Sequence[Pass]) -> Iterator[str]:
+    """Yield what a reader of the figures should know, although it does not make them invalid."""
+    good = [p for p in passes if p.error is None]
+    streams = [s for p in good for s in p.streams]
+    if not streams:
+        return
+    yield f"times are stamped by: {', '.join(sorted({s.stamps for s in streams}))}"
+    sources = sorted({k1.source for p in good for k1 in p.first_deltas if k1})
+    if "average" in sources:
+        yield "decode is approximate: the tokens of the first delta are an average"
+    elif sources:
+        yield f"tokens of the first delta by {' or '.join(sources)}"
+    if not terms.cell.depth and any(s.cached_tokens is None for s in streams):
+        yield "the server does not tell its cached tokens: that prompts were cold rests on their nonce"
+    asked = terms.cell.pp + terms.cell.depth
+    odd = [s.prompt_tokens for s in streams if s.prompt_tokens is not None and _off(s.prompt_tokens, asked)]
+    if odd:
+        yield f"{len(odd)} prompts were more than 2% off {asked} tokens"
+    counts = [s.completion_tokens for s in streams if s.completion_tokens is not None]
+    if counts and not terms.fixed_length and min(counts) != terms.cell.tg:
+        yield f"answers had {min(counts)} to {max(counts)} tokens: their length is the model's choice"
+    merged = sum(s.merged_reads for s in streams)
+    if merged:
+        yield f"{merged} reads held several deltas, which share one time"
+    yield from _disagreements(good)
+
+
+def _disagreements(passes: Sequence[Pass]) -> Iterator[str]:
+    for name in ("prefill_tps", "decode_tps"):
+        pairs = [
+            (p.figures.get(name) or p.figures[f"stream_{name}"], p.server_figures[name])
+            for p in passes
+            if name in p.server_figures and (name in p.figures or f"stream_{name}" in p.figures)
+        ]
+        if pairs:
+            off = statistics.median(mine / theirs - 1 for mine, theirs in pairs)
+            if abs(off) > _ACCOUNT_OFF:
+                yield f"{name} is {off:+.0%} off the server's own account"
