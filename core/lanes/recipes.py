@@ -196,6 +196,12 @@ def of_model(engine: str, model: str, overrides: Mapping[str, str] | None = None
         raise UsageError(f"--set {mistake.key}: {mistake.problem}") from None
 
 
+def with_model(recipe: Recipe, model: str) -> Recipe:
+    """The recipe with another model file or folder, under the recipe's own name for clients."""
+    path = str(Path(model).expanduser().absolute())
+    return attrs.evolve(recipe, model=Model(name=recipe.model.name, path=path))
+
+
 def lane(recipe: Recipe, engine: Engine) -> Lane:
     """Bind a recipe to its engine: the options become typed. Raises `RecipeError`."""
     if recipe.engine != engine.name:

@@ -1,0 +1,66 @@
+"""What `--dry-run` shows: the findings, what would be staged, every process, and the plan."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lanes import describe, lifecycle
+from lanes.cli import output
+from lanes.types import Node, Verdict
+
+if TYPE_CHECKING:
+    from lanes.bench.plan import Plan
+
+
+def show(
+    bounds: Sequence[lifecycle.Bound], node: Node, despite: Collection[str], plan: Plan | None, as_json: bool
+) -> int:
+    """Print the preview of each lane; return 3 when one cannot run, else 0."""
+    previews = [(bound, lifecycle.preview(bound, node, despite)) for bound in bounds]
+    if as_json:
+        output.print_json([_data(bound, preview) for bound, preview in previews])
+    else:
+        for bound, preview in previews:
+            _print(bound, preview)
+        if plan is not None:
+            cells = ", ".join(str(c) for c in plan.cells)
+            click.echo(f"measure: {cells}; {plan.warmups} warm-ups and {plan.passes} passes each")
+    return 3 if any(preview.verdict is Verdict.UNRUNNABLE for _, preview in previews) else 0
+
+
+def _data(bound: lifecycle.Bound, preview: lifecycle.Preview) -> dict[str, Any]:
+    return {
+        "lane": bound.lane.name,
+        "engine": bound.engine.name,
+        "recipe": describe.recipe(bound.lane),
+        "verdict": preview.verdict.value,
+        "findings": [describe.finding(f) for f in preview.findings],
+        "stage": [{"kind": type(i).__name__, **describe.plain(i)} for i in preview.items],
+        "launch": describe.launch(preview.launch) if preview.launch else None,
+        "problem": preview.problem,
+    }
+
+
+def _print(bound: lifecycle.Bound, preview: lifecycle.Preview) -> None:
+    click.echo(f"{bound.lane.name} ({bound.engine.plugin.title}): {preview.verdict.value}")
+    for finding in preview.findings:
+        click.echo(f"  {finding.verdict.value}: {finding.question}: {finding.reason} [{finding.source}]")
+        if finding.verdict is Verdict.UNRUNNABLE and finding.next_step:
+            click.echo(f"    {finding.next_step}")
+    for item in preview.items:
+        size = getattr(item, "size_bytes", None)
+        click.echo(
+            f"  stage {type(item).__name__.lower()} {item.name}" + (f", {size / 1e6:,.0f} MB" if size else "")
+        )
+    if preview.launch is None:
+        click.echo(f"  launch: cannot be told: {preview.problem}")
+        return
+    for process in preview.launch.processes:
+        env = "".join(f"{k}={shlex.quote(v)} " for k, v in describe.hide(process.env).items())
+        click.echo(f"  rank {process.rank}: {env}{shlex.join(process.argv)}")
+    if preview.launch.endpoint:
+        click.echo(f"  endpoint: {preview.launch.endpoint.url}, model {preview.launch.endpoint.model}")

@@ -1,0 +1,81 @@
+"""The table of a result: a row a cell, and a row with its reason for a lane that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from lanes.cli import output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLUMNS = (
+    ("ttft_s", "TTFT s>"),
+    ("prefill_tps", "prefill tok/s>"),
+    ("decode_tps", "decode tok/s>"),
+    ("span_tps", "span tok/s>"),
+)
+
+
+def show(document: dict[str, Any]) -> None:
+    """Print the table of a `lanes.result/1` document on stdout, with the notes that belong to it."""
+    console = output.console()
+    console.print(_table(document))
+    for line in _notes(document):
+        console.print(line, markup=False, highlight=False, style="dim")
+
+
+def _table(document: dict[str, Any]) -> Table:
+    made = output.table("lane", "cell", *(title for _, title in _COLUMNS), "n>", "status")
+    for lane in document["lanes"]:
+        cells = [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
+        for cell in cells:
+            made.add_row(lane["name"], cell_name(cell), *_figures(cell), _status(cell, lane))
+        if not cells or lane["status"] not in ("measured", "running"):
+            made.add_row(lane["name"], "", *[""] * len(_COLUMNS), "", f"{lane['status']}: {lane['reason']}")
+    return made
+
+
+def cell_name(cell: dict[str, Any]) -> str:
+    """`pp2048 tg128`, with `@ d4096` and `c4` where they apply."""
+    depth = f" @ d{cell['depth']}" if cell["depth"] else ""
+    streams = f" c{cell['concurrency']}" if cell["concurrency"] > 1 else ""
+    return f"pp{cell['pp']} tg{cell['tg']}{depth}{streams}"
+
+
+def _figures(cell: dict[str, Any]) -> Iterator[str]:
+    metrics = cell["metrics"]
+    for name, _ in _COLUMNS:
+        found = metrics.get(name) or (metrics.get("stream_decode_tps") if name == "decode_tps" else None)
+        yield interval(found) if found else ""
+    yield str(max((m["n"] for m in metrics.values()), default=0) or "")
+
+
+def interval(value: dict[str, Any]) -> str:
+    """`41.7 [38.8, 43.0]`: the median and its 95% interval, with three or four digits that count."""
+    return f"{_number(value['median'])} [{_number(value['lo'])}, {_number(value['hi'])}]"
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+
+
+def _status(cell: dict[str, Any], lane: dict[str, Any]) -> str:
+    status = cell["status"]
+    if lane["overrides"]:
+        status += f" (despite {', '.join(lane['overrides'])})"
+    return f"{status}: {cell['reason']}" if cell["reason"] else str(status)
+
+
+def _notes(document: dict[str, Any]) -> Iterator[str]:
+    yield "Medians with 95% intervals over n passes within one launch; decode at c > 1 is one stream's."
+    for lane in document["lanes"]:
+        for instrument in lane["instruments"]:
+            for cell in instrument["cells"]:
+                for note in cell["notes"]:
+                    yield f"{lane['name']}, {cell_name(cell)}: {note}"
+        if lane["next_step"]:
+            yield f"{lane['name']}: {lane['next_step']}"

@@ -1,0 +1,80 @@
+"""`lanes history`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from lanes.cli import output
+
+
+@click.group("history", invoke_without_command=True)
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many runs."
+)
+@output.as_json
+@click.pass_context
+def command(ctx: click.Context, limit: int, as_json: bool) -> None:
+    """List past runs, the newest first. `lanes history show RUN` shows one."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from lanes import paths
+    from lanes.results.store import Store
+
+    with Store(paths.history()) as store:
+        documents = list(store.recent(limit))
+    if as_json:
+        output.print_json(documents)
+        return
+    if not documents:
+        click.echo("No run yet. `lanes run --engine llamacpp` makes one.")
+        return
+    table = output.table(
+        "run", "when", "command", "lane", "status", "cell", "prefill tok/s>", "decode tok/s>"
+    )
+    for document in documents:
+        when = output.clock(document["started_at"]) if document["started_at"] else ""
+        head = (document["run"], when, document.get("command", ""))
+        for lane in document["lanes"] or [None]:
+            if lane is None:
+                table.add_row(*head, "", document["status"], "", "", "")
+                continue
+            cells = [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
+            status = f"{lane['status']}: {lane['reason']}" if lane["reason"] else lane["status"]
+            table.add_row(*head, lane["name"], status, *_headline(cells))
+            head = ("", "", "")
+    output.console().print(table)
+
+
+def _headline(cells: list[dict[str, Any]]) -> tuple[str, str, str]:
+    """The first cell's name, prefill and decode, and how many more there are."""
+    from lanes.cli.figures import cell_name, interval
+
+    if not cells:
+        return "", "", ""
+    metrics = cells[0]["metrics"]
+    more = f" (+{len(cells) - 1})" if len(cells) > 1 else ""
+    prefill, decode = (metrics.get(name) for name in ("prefill_tps", "decode_tps"))
+    return (
+        cell_name(cells[0]) + more,
+        interval(prefill) if prefill else "",
+        interval(decode) if decode else "",
+    )
+
+
+@command.command("show")
+@click.argument("run")
+@output.as_json
+def show(run: str, as_json: bool) -> None:
+    """Show one run (its id, or the start of it)."""
+    from lanes import paths
+    from lanes.cli import figures
+    from lanes.results.store import Store
+
+    with Store(paths.history()) as store:
+        document = store.document(run)
+    if as_json:
+        output.print_json(document)
+    else:
+        figures.show(document)

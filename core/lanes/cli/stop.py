@@ -1,0 +1,62 @@
+"""`lanes stop`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from lanes.cli import output
+
+
+@click.command("stop")
+@click.argument("lanes", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Stop every lane of this machine.")
+@output.as_json
+def command(lanes: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Stop LANES (by id, start of an id, or name), and clean up after those that were killed.
+
+    Without a name: the only lane that runs, and everything that a killed `lanes` left. Says that a
+    lane is stopped only when no process of it is left. Stopping twice is fine.
+    """
+    from lanes import interrupts, records
+    from lanes.errors import LaneError, UsageError
+    from lanes.executors import process
+
+    mended = [record for record, _ in records.mend_all()]
+    running = [r for r in records.every() if r.ending is None]
+    if everything:
+        chosen = running
+    elif lanes:
+        chosen = [records.choose(name, ended_too=True) for name in lanes]
+    elif len(running) > 1:
+        raise UsageError(f"several lanes run: {', '.join(r.id for r in running)}", "name one, or say --all")
+    else:
+        chosen = running
+    stopped, stuck = [], {}
+    for record in chosen:
+        if record.ending is not None:
+            continue
+        with interrupts.held_off() as hurry:
+            left = process.stop(record.folder, record.stop, hurry)
+        if left:
+            stuck[record.id] = left
+        elif record.detached or not record.owner.alive():
+            ending = records.Ending(status="stopped", reason="stopped by `lanes stop`", at=time.time())
+            records.update(record, ending=ending)
+            stopped.append(record.id)
+        else:
+            # Its owner lives: it sees the end itself, and writes the ending.
+            stopped.append(record.id)
+    if as_json:
+        output.print_json({"stopped": stopped, "cleaned_up": [r.id for r in mended], "stuck": stuck})
+    else:
+        for record in mended:
+            click.echo(f"cleaned up after {record.id}")
+        for name in stopped:
+            click.echo(f"stopped {name}")
+        if not stopped and not mended and not stuck:
+            click.echo("nothing to stop")
+    if stuck:
+        pids = "; ".join(f"{name}: {', '.join(map(str, left))}" for name, left in stuck.items())
+        raise LaneError(f"these processes could not be ended: {pids}", "look at them with ps, and try again")

@@ -1,0 +1,50 @@
+"""What Ctrl-C does: once it ends the work and cleans up; again while cleaning up it hurries."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+_ASKING = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP"))
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def install() -> None:
+    """Have SIGTERM and a closed terminal end this program as Ctrl-C does, cleaning up."""
+    for number in _ASKING:
+        # A signal that the parent had ignored (nohup) stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+class Hurry:
+    """Whether the person asked again."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+@contextlib.contextmanager
+def held_off() -> Iterator[Hurry]:
+    """Run the block to its end whatever is asked; the block may look whether it should hurry."""
+    hurry = Hurry()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        hurry.asked = True
+
+    before = {}
+    with contextlib.suppress(ValueError):  # not in the main thread: nothing reaches us there
+        before = {number: signal.signal(number, ask) for number in _ASKING}
+    try:
+        yield hurry
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,265 @@
+"""One lane, from check to stop.
+
+`Attempt` carries a lane through its phases in order: checking, staging, launching, loading, then
+whatever its holder does with the endpoint, and stopping. Each phase is journaled as it begins.
+Whatever happens, `stop` leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+import attrs
+
+from lanes import describe, diagnosis, health, paths, records, staging, verdicts
+from lanes.errors import LaneError, LanesError, Unrunnable
+from lanes.executors import process
+from lanes.interrupts import held_off
+from lanes.journal import Journal
+from lanes.plugins import Engine
+from lanes.types import (
+    Cause,
+    Endpoint,
+    Files,
+    Finding,
+    Lane,
+    Launch,
+    Node,
+    Placement,
+    Postmortem,
+    Seat,
+    Staged,
+    StageItem,
+    Verdict,
+)
+
+
+@attrs.frozen(kw_only=True)
+class Bound:
+    """A lane and the engine that serves it."""
+
+    lane: Lane
+    engine: Engine
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """How a lane ended: `status` and `reason` as in a result, and what to do about it."""
+
+    status: str
+    reason: str = ""
+    next_step: str | None = None
+    causes: tuple[Cause, ...] = ()
+    log: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Preview:
+    """What a run of a lane would do; `launch` is None where that cannot be told, with the `problem`."""
+
+    findings: tuple[Finding, ...]
+    verdict: Verdict
+    items: tuple[StageItem, ...] = ()
+    launch: Launch | None = None
+    problem: str | None = None
+
+
+def preview(bound: Bound, node: Node, despite: Collection[str] = ()) -> Preview:
+    """Ask the engine everything, and do nothing: values that only a launch knows are symbolic."""
+    findings = verdicts.examine(bound.engine, bound.lane, (node,))
+    verdict, _ = verdicts.fold(findings, despite=despite)
+    placement = Placement(
+        seats=tuple(Seat(rank=r, node=node) for r in range(_ranks(bound.lane))),
+        http_port="<free port>",
+        rendezvous_port="<free port>",
+    )
+    try:
+        items = tuple(bound.engine.ask("lanes_stage", lane=bound.lane))
+        staged = Staged(paths={item.name: _symbolic(item) for item in items})
+        launch = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
+    except LanesError as error:
+        return Preview(findings=findings, verdict=verdict, problem=str(error))
+    return Preview(findings=findings, verdict=verdict, items=items, launch=launch)
+
+
+def _symbolic(item: StageItem) -> str:
+    return item.parts[0] if isinstance(item, Files) and item.in_place else f"<{item.name}>"
+
+
+def _ranks(lane: Lane) -> int:
+    return lane.recipe.nodes if lane.recipe else 1
+
+
+class Attempt:
+    """A lane that this program brings up, holds, and takes down."""
+
+    def __init__(self, bound: Bound, node: Node, journal: Journal, port: int | None = None) -> None:
+        self.lane, self.engine, self.node, self.journal, self.port = (
+            bound.lane,
+            bound.engine,
+            node,
+            journal,
+            port,
+        )
+        self.phase = "starting"
+        self.record: records.Record | None = None
+        self.launch_data: Launch | None = None
+        self.owner = process.Owner()
+        self.index = journal.lane(
+            name=self.lane.name,
+            engine=self.engine.name,
+            recipe=describe.recipe(self.lane),
+            cluster=self.lane.cluster,
+            environment=describe.environment(self.engine, node),
+        )
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase: journaled, shown, and written into the lane's record."""
+        self.phase = phase
+        if self.record is not None:
+            self.record = records.update(self.record, phase=phase)
+        self.journal.record("phase", lane=self.index, phase=phase)
+
+    def progress(self, text: str) -> None:
+        self.journal.tell("progress", lane=self.index, text=text)
+
+    # -- up ------------------------------------------------------------------------------------
+
+    def check(self, despite: Collection[str] = ()) -> None:
+        """Ask whether the lane can run here. Raises `Unrunnable` with the reason that decided."""
+        self.enter("checking")
+        findings = verdicts.examine(self.engine, self.lane, (self.node,))
+        verdict, decisive = verdicts.fold(findings, despite=despite)
+        self.journal.record(
+            "findings",
+            lane=self.index,
+            verdict=verdict.value,
+            findings=[describe.finding(f) for f in findings],
+            overrides=sorted(q for q in despite if any(f.question == q for f in findings)),
+        )
+        if verdict is Verdict.UNRUNNABLE and decisive is not None:
+            raise Unrunnable(decisive.reason, decisive.next_step)
+
+    def stage(self) -> Staged:
+        """Bring the lane's files here. Raises `StagingError`."""
+        self.enter("staging")
+        self.record = records.create(
+            self.lane.name,
+            self.engine.name,
+            self.lane.recipe.origin if self.lane.recipe else "",
+            self.journal.run,
+        )
+        self.enter("staging")
+        items = self.engine.ask("lanes_stage", lane=self.lane)
+        return staging.stage(
+            items, paths.staged(), lambda name, done, total: self.progress(_bytes(name, done, total))
+        )
+
+    def launch(self, staged: Staged) -> Launch:
+        """Start every rank in the engine's order. Raises `StartError`."""
+        assert self.record is not None
+        self.enter("launching")
+        placement = process.place(self.node, _ranks(self.lane), self.port)
+        launch: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
+        stop = self.engine.ask("lanes_stop", lane=self.lane, launch=launch)
+        self.launch_data = launch
+        by_rank = {p.rank: p for p in launch.processes}
+        order = launch.start_order or tuple(by_rank)
+        self.record = records.update(
+            self.record, stop=stop, endpoint=launch.endpoint, argv=tuple(by_rank[r].argv for r in order)
+        )
+        self.journal.record(
+            "launched", lane=self.index, launch=describe.launch(launch), log=str(self.record.folder)
+        )
+        for rank in order:
+            process.start(self.record.folder, by_rank[rank], stop, self.owner)
+        return launch
+
+    def wait(self) -> Endpoint | None:
+        """Wait until the lane is ready. Raises `LaneError` as soon as it never will be."""
+        assert self.record is not None and self.launch_data is not None
+        self.enter("loading")
+        ladder = self.engine.ask("lanes_healthcheck", lane=self.lane)
+        health.wait_until_ready(ladder, self.launch_data.endpoint, self.record.folder, self.progress)
+        return self.launch_data.endpoint
+
+    def up(self, despite: Collection[str] = ()) -> Endpoint | None:
+        """Check, stage, launch and wait: everything until the lane is ready."""
+        self.check(despite)
+        self.launch(self.stage())
+        return self.wait()
+
+    def death(self) -> str | None:
+        """How a process of the lane died, in a sentence; None while all live."""
+        return health.death(self.record.folder) if self.record is not None else None
+
+    def loss(self, reason: str) -> LaneError:
+        """What measuring came to, as an error: a dead process is the better reason."""
+        return LaneError(self.death() or reason, "`lanes logs` shows what the engine said")
+
+    # -- down ----------------------------------------------------------------------------------
+
+    def detach(self) -> records.Record:
+        """Leave the lane serving when this program ends; `lanes stop` stops it."""
+        assert self.record is not None
+        self.record = records.update(self.record, phase="serving", detached=True)
+        self.owner.detach()
+        return self.record
+
+    def failed(self, error: LanesError) -> Outcome:
+        """Turn an error into an outcome: a dead process comes first, and the engine's plugin says why."""
+        if isinstance(error, Unrunnable):
+            return Outcome(status="unrunnable", reason=error.message, next_step=error.next_step)
+        if self.record is None or self.launch_data is None or not isinstance(error, LaneError):
+            return Outcome(status="failed", reason=error.message, next_step=error.next_step)
+        ended = process.ended(self.record.folder)
+        if any(one.reason == "stopped" for one in ended.values()):
+            return Outcome(status="interrupted", reason=f"stopped by `lanes stop` while {self.phase}")
+        died = self.death()
+        postmortem = Postmortem(
+            phase=self.phase,
+            logs={
+                p.rank: tuple(process.tail(self.record.folder, p.rank)) for p in self.launch_data.processes
+            },
+            exits={rank: one.exit for rank, one in ended.items()},
+            http=None if died else error.message,
+        )
+        causes = diagnosis.diagnose(self.engine, self.lane, postmortem)
+        lines = diagnosis.telling_lines(postmortem)
+        if died is None and not causes:
+            return Outcome(status="failed", reason=error.message, next_step=error.next_step, log=lines)
+        what = f"{died} while {self.phase}" if died else error.message
+        reason, next_step = diagnosis.sentence(what, causes, lines)
+        status = "crashed" if died else "failed"
+        return Outcome(status=status, reason=reason, next_step=next_step, causes=causes, log=lines)
+
+    def stop(self, outcome: Outcome) -> Outcome:
+        """Stop what runs, and close the lane with this outcome. Not to be interrupted."""
+        with held_off() as hurry:
+            if self.record is not None:
+                self.progress("stopping")
+                left = process.stop(self.record.folder, self.record.stop, hurry)
+                if left:
+                    outcome = Outcome(
+                        status="failed",
+                        reason=f"these processes could not be ended: {', '.join(map(str, left))}",
+                        next_step="`lanes stop` tries again",
+                    )
+                else:
+                    ending = records.Ending(status=outcome.status, reason=outcome.reason, at=time.time())
+                    self.record = records.update(self.record, ending=ending)
+            self.journal.record(
+                "lane-end",
+                lane=self.index,
+                status=outcome.status,
+                reason=outcome.reason,
+                next_step=outcome.next_step,
+                causes=describe.plain(outcome.causes),
+                log=list(outcome.log),
+            )
+        return outcome
+
+
+def _bytes(name: str, done: int, total: int) -> str:
+    return f"{name}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"

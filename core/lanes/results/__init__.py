@@ -1,0 +1,1 @@
+"""What was measured: the store that keeps it, and the document that tells it."""

@@ -1,0 +1,136 @@
+"""Fold a run's events into one document, `"schema": "lanes.result/1"` (docs/result.schema.json).
+
+Events, in the order they may come (each with the index `lane` where it belongs to one):
+
+    run            command, lanes_version, host, comparison
+    new-lane       name, engine, recipe, cluster, environment, overrides, url
+    findings       verdict, findings
+    phase          phase
+    instrument     instrument, plan
+    pass           instrument, cell, measured
+    cell           instrument, cell
+    lane-end       status, reason, next_step, causes, log
+    run-end        exit_code
+
+A run whose owner is gone without `run-end` was interrupted: what had ended is all there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+SCHEMA = "lanes.result/1"
+
+_CELL_KEY = ("pp", "tg", "depth", "concurrency")
+
+
+@attrs.frozen(kw_only=True)
+class Event:
+    """One line of the journal: when (Unix seconds), what kind, and its data."""
+
+    at: float
+    kind: str
+    data: dict[str, Any]
+
+
+def fold(run: str, events: Sequence[Event], alive: bool) -> dict[str, Any]:
+    """The document of a run. `alive` says whether its owner still works on it."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run": run,
+        "status": "running" if alive else "interrupted",
+        "started_at": events[0].at if events else None,
+        "ended_at": None,
+        "exit_code": None,
+        "lanes": [],
+    }
+    for event in events:
+        _apply(document, event)
+    for lane in document["lanes"]:
+        _close(lane, alive)
+    return document
+
+
+def _apply(document: dict[str, Any], event: Event) -> None:
+    data = dict(event.data)
+    lane = document["lanes"][data.pop("lane")] if "lane" in data else None
+    if event.kind == "run":
+        document.update(data)
+    elif event.kind == "run-end":
+        document.update(status="done", ended_at=event.at, exit_code=data["exit_code"])
+    elif event.kind == "new-lane":
+        document["lanes"].append(
+            {
+                "name": None,
+                "engine": None,
+                "recipe": None,
+                "cluster": "local",
+                "verdict": None,
+                "findings": [],
+                "status": None,
+                "reason": None,
+                "next_step": None,
+                "environment": {},
+                "boot": [],
+                "lane_metrics": {},
+                "overrides": [],
+                "instruments": [],
+            }
+            | data
+        )
+    elif lane is not None:
+        _apply_to_lane(lane, event, data)
+
+
+def _apply_to_lane(lane: dict[str, Any], event: Event, data: dict[str, Any]) -> None:
+    if event.kind == "phase":
+        _end_phase(lane, event.at)
+        lane["boot"].append({"phase": data["phase"], "started_at": event.at, "seconds": None})
+    elif event.kind == "instrument":
+        lane["instruments"].append({"name": data["instrument"], "plan": data["plan"], "cells": []})
+    elif event.kind == "pass":
+        _cell(lane, data)["passes"].append(data["measured"])
+    elif event.kind == "cell":
+        cell = _cell(lane, data)
+        cell.update(data["cell"], passes=cell["passes"])
+    elif event.kind == "lane-end":
+        _end_phase(lane, event.at)
+        lane.update(data)
+    else:
+        lane.update(data)
+
+
+def _end_phase(lane: dict[str, Any], at: float) -> None:
+    if lane["boot"] and lane["boot"][-1]["seconds"] is None:
+        lane["boot"][-1]["seconds"] = round(at - lane["boot"][-1]["started_at"], 3)
+
+
+def _cell(lane: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    instrument = next(i for i in reversed(lane["instruments"]) if i["name"] == data["instrument"])
+    key = {name: data["cell"][name] for name in _CELL_KEY}
+    for cell in instrument["cells"]:
+        if all(cell[name] == value for name, value in key.items()):
+            found: dict[str, Any] = cell
+            return found
+    new: dict[str, Any] = {**key, "status": None, "reason": None, "metrics": {}, "notes": [], "passes": []}
+    instrument["cells"].append(new)
+    return new
+
+
+def _close(lane: dict[str, Any], alive: bool) -> None:
+    """Name the state of a lane, and of its cells, that nobody has ended."""
+    if lane["status"] is None:
+        phase = lane["boot"][-1]["phase"] if lane["boot"] else "starting"
+        if alive:
+            lane.update(status="running", reason=f"{phase} now")
+        else:
+            lane.update(status="interrupted", reason=f"lanes was killed while {phase}")
+    for instrument in lane["instruments"]:
+        for cell in instrument["cells"]:
+            if cell["status"] is None:
+                measured = sum(1 for one in cell["passes"] if not one.get("warmup"))
+                word = "running" if alive else "interrupted"
+                cell.update(status="invalid", reason=f"{word}: {measured} measured passes had ended")

@@ -1,0 +1,120 @@
+"""The store: an append-only journal of what happened in each run, in SQLite.
+
+Every event is a transaction of its own, written as it happens, so a kill at any moment loses nothing
+that had ended. A run's document is folded from its events (see `document.py`); for a run that has
+ended it is kept beside them, so that listing many runs is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lanes.errors import LanesError, UsageError
+from lanes.owners import Owner
+from lanes.results.document import Event, fold
+
+SCHEMA_VERSION = 1
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, started_at REAL NOT NULL, owner_pid INTEGER NOT NULL, owner_created REAL NOT NULL, document TEXT
+);
+CREATE TABLE IF NOT EXISTS events (
+    run TEXT NOT NULL REFERENCES runs (id), seq INTEGER NOT NULL, at REAL NOT NULL,
+    kind TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run, seq)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS runs_by_time ON runs (started_at);
+"""
+
+
+class Store:
+    """Runs and their events. Several processes may write and read at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, SCHEMA_VERSION):
+                raise LanesError(
+                    f"{path} was written by another version of lanes (schema {version}, here {SCHEMA_VERSION})",
+                    "upgrade lanes, or set LANES_HOME to another folder",
+                )
+            self._db.executescript(_TABLES)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        except (sqlite3.Error, OSError) as error:
+            raise LanesError(
+                f"the store {path} cannot be opened: {error}", "mend or move it, or set LANES_HOME"
+            ) from None
+
+    def begin(self, owner: Owner, **data: Any) -> str:
+        """Open a run and return its id: the local time it began, and four random characters."""
+        now = time.time()
+        run = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
+        self._db.execute(
+            "INSERT INTO runs (id, started_at, owner_pid, owner_created) VALUES (?, ?, ?, ?)",
+            (run, now, owner.pid, owner.created),
+        )
+        self.append(run, "run", **data)
+        return run
+
+    def append(self, run: str, kind: str, **data: Any) -> None:
+        """Write one event of a run; it is on disk when this returns."""
+        self._db.execute(
+            "INSERT INTO events SELECT ?, coalesce(max(seq), 0) + 1, ?, ?, ? FROM events WHERE run = ?",
+            (run, time.time(), kind, json.dumps(data), run),
+        )
+
+    def end(self, run: str, **data: Any) -> None:
+        """Close a run; its document is folded and kept."""
+        self.append(run, "run-end", **data)
+        self._db.execute(
+            "UPDATE runs SET document = ? WHERE id = ?", (json.dumps(self._fold(run, False)), run)
+        )
+
+    def document(self, run: str) -> dict[str, Any]:
+        """The `lanes.result/1` document of a run. Raises `UsageError` when there is no such run."""
+        matches = self._db.execute(
+            "SELECT id FROM runs WHERE id = ? OR id LIKE ? || '%' ORDER BY id = ? DESC LIMIT 2",
+            (run, run, run),
+        ).fetchall()
+        if not matches or (len(matches) > 1 and matches[0][0] != run):
+            what = f"several runs begin with {run!r}" if matches else f"there is no run {run!r}"
+            raise UsageError(what, "`lanes history` lists them")
+        return self._row(matches[0][0])
+
+    def recent(self, limit: int) -> Iterator[dict[str, Any]]:
+        """The documents of the latest runs, the newest first."""
+        rows = self._db.execute("SELECT id FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", (limit,))
+        for (run,) in rows.fetchall():
+            yield self._row(run)
+
+    def _row(self, run: str) -> dict[str, Any]:
+        pid, created, kept = self._db.execute(
+            "SELECT owner_pid, owner_created, document FROM runs WHERE id = ?", (run,)
+        ).fetchone()
+        if kept is not None:
+            value: dict[str, Any] = json.loads(kept)
+            return value
+        return self._fold(run, Owner(pid=pid, created=created).alive())
+
+    def _fold(self, run: str, alive: bool) -> dict[str, Any]:
+        rows = self._db.execute("SELECT at, kind, data FROM events WHERE run = ? ORDER BY seq", (run,))
+        return fold(run, [Event(at=at, kind=kind, data=json.loads(data)) for at, kind, data in rows], alive)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,82 @@
+"""A run: lanes measured one after the other, each alike, whatever becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from lanes import measuring, nodes
+from lanes.errors import LanesError
+from lanes.journal import Journal
+from lanes.lifecycle import Attempt, Bound, Outcome
+from lanes.types import Endpoint
+
+if TYPE_CHECKING:
+    from lanes.bench.plan import Plan
+
+INTERRUPTED = Outcome(status="interrupted", reason="interrupted by the user")
+
+
+def run(
+    bounds: Sequence[Bound],
+    plan: Plan,
+    journal: Journal,
+    port: int | None = None,
+    despite: Collection[str] = (),
+) -> list[Outcome]:
+    """Bring up, measure and take down each lane in turn.
+
+    A lane that fails or cannot run is an outcome with its reason, never an exception. Raises
+    `KeyboardInterrupt` after cleaning up, and leaves the rest out.
+    """
+    outcomes = []
+    # The same prompts for every lane of the run, fresh in the next one.
+    plan = attrs.evolve(plan, comparison=journal.run)
+    node = nodes.local()
+    for bound in bounds:
+        outcome = INTERRUPTED
+        attempt = Attempt(bound, node, journal, port)
+        try:
+            endpoint = attempt.up(despite)
+            outcome = _measured(attempt, endpoint, plan, journal)
+        except LanesError as error:
+            outcome = attempt.failed(error)
+        except Exception as error:
+            # Ours to mend, but the lane must not be left behind, and the next ones can still run.
+            outcome = Outcome(
+                status="failed",
+                reason=f"lanes itself failed while {attempt.phase}: {type(error).__name__}: {error}",
+                next_step="report this, with LANES_DEBUG=1 for the traceback",
+            )
+            if _debug():
+                raise
+        finally:
+            outcome = attempt.stop(outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _measured(attempt: Attempt, endpoint: Endpoint | None, plan: Plan, journal: Journal) -> Outcome:
+    if endpoint is None:
+        return Outcome(status="unmeasurable", reason="the engine has no server to measure")
+    attempt.enter("measuring")
+    found = measuring.probe(endpoint, plan, journal, attempt.index, attempt.death)
+    if found.status == "measured":
+        return Outcome(status="measured")
+    return attempt.failed(attempt.loss(found.reason))
+
+
+def exit_code(outcomes: Collection[Outcome]) -> int:
+    """0 when every lane was measured; 1 when one failed; 3 when one only could not run here."""
+    statuses = {o.status for o in outcomes}
+    if statuses & {"crashed", "failed", "interrupted"}:
+        return 1
+    return 3 if statuses & {"unrunnable", "unmeasurable"} else 0
+
+
+def _debug() -> bool:
+    import os
+
+    return bool(os.environ.get("LANES_DEBUG"))
