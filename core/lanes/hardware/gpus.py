@@ -58,7 +58,9 @@ def _nvidia(name: str, capability: str, architecture: str, *memory_gb: int, arm:
     )
 
 
-def _amd(name: str, capability: str, architecture: str, *memory_gb: int, aliases: tuple[str, ...] = ()) -> GpuModel:
+def _amd(
+    name: str, capability: str, architecture: str, *memory_gb: int, aliases: tuple[str, ...] = ()
+) -> GpuModel:
     return GpuModel(
         name=name,
         capability=capability,

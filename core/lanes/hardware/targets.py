@@ -20,10 +20,12 @@ Suffix = Literal["", "a", "f"]
 _SM = re.compile(r"(?:sm|compute|cc)?(\d{2,3})([af]?)")
 _DOTTED = re.compile(r"(?:sm|compute|cc)?(\d{1,2})\.(\d)([af]?)")
 _GFX = re.compile(r"gfx[0-9a-f]{3,5}")
-_MEMORY = re.compile(r"(.+?)(\d+)g(?:i?b)?")
+_MEMORY = re.compile(r"(\d{1,4})g(?:i?b)?")
 # What drivers and shops put around a name without changing the GPU that is meant.
-_NOISE = re.compile(r"nvidia|amd|geforce|instinct|radeon|tensorcoregpu|graphics|laptopgpu|blackwellserveredition")
-_VARIANT = re.compile(r"(?:sxm\d?|pcie|nvl|hbm\d?e?|workstationedition|blackwellworkstationedition)+$")
+_NOISE = re.compile(
+    r"nvidia|amd|tesla|geforce|instinct|radeon|tensor|core|gpu|nvgpu|graphics|generation|blackwell|"
+    r"sxm\d*|pcie|nvl\d*|oam|hbm\d*e?|workstation|server|edition|max|q"
+)
 
 
 @frozen(kw_only=True)
@@ -55,7 +57,7 @@ class Target:
     @property
     def arch(self) -> str:
         """The compiler's name: `sm_121`, `gfx942`."""
-        return f"sm_{self.major}{self.minor}" if self.vendor == "nvidia" else self.capability
+        return _arch_name(self.capability)
 
     @property
     def model(self) -> GpuModel | None:
@@ -84,8 +86,15 @@ class Target:
         return f"{self.arch} ({self.model.name})" if self.model else self.arch
 
 
+_SPLIT = re.compile(r"[\s_\-()®™/]+")
+
+
 def _squeeze(name: str) -> str:
-    return re.sub(r"[\s_\-()®™/]+", "", name.lower())
+    return _SPLIT.sub("", name.lower())
+
+
+def _arch_name(capability: str) -> str:
+    return capability if capability.startswith("gfx") else "sm_" + capability.replace(".", "")
 
 
 _NAMES = {_squeeze(name): gpu for gpu in GPUS for name in (gpu.name, *gpu.aliases)}
@@ -108,14 +117,18 @@ def parse_target(text: str) -> Target:
 
     Raises UsageError for a name that is not known, with the nearest known ones.
     """
-    name = _squeeze(text)
-    gpu = _gpu_named(name)
+    gpu, memory_bytes = _gpu_named(text)
     if gpu is not None:
-        return gpu_target(gpu, spelled=text)
-    sized = _MEMORY.fullmatch(name)
-    gpu = _gpu_named(sized[1]) if sized else None
-    if sized and gpu is not None:
-        return gpu_target(gpu, spelled=text, memory_bytes=int(sized[2]) * 10**9)
+        return gpu_target(gpu, spelled=text, memory_bytes=memory_bytes)
+    name = _squeeze(text)
+    generation = {model.capability for model in GPUS if _squeeze(model.architecture) == name}
+    if len(generation) == 1:
+        return of_capability(generation.pop(), spelled=text)
+    if generation:
+        raise UsageError(
+            f"{text!r} names several architectures",
+            f"Choose one: {', '.join(map(_arch_name, sorted(generation)))}.",
+        )
     if _GFX.fullmatch(name.partition(":")[0]):
         return of_capability(name.partition(":")[0], spelled=text)
     capability, suffix = _capability(name)
@@ -123,7 +136,9 @@ def parse_target(text: str) -> Target:
         near = nearest(text)
         raise UsageError(
             f"unknown GPU architecture {text!r}",
-            f"Did you mean {', '.join(near)}?" if near else "Try a name such as sm_121, gb10, h200 or gfx942.",
+            f"Did you mean {', '.join(near)}?"
+            if near
+            else "Try a name such as sm_121, gb10, h200 or gfx942.",
         )
     return of_capability(capability, suffix=suffix, spelled=text)
 
@@ -145,17 +160,23 @@ def nearest(text: str, limit: int = 3) -> tuple[str, ...]:
     for gpu in GPUS:
         for name in (gpu.name, *gpu.aliases):
             names[_squeeze(name)] = name.lower().replace(" ", "-")
-        arch = gpu.capability if gpu.vendor == "amd" else "sm_" + gpu.capability.replace(".", "")
+        arch = _arch_name(gpu.capability)
         names[_squeeze(arch)] = arch
     found = difflib.get_close_matches(_squeeze(text), names, n=limit, cutoff=0.5)
     return tuple(dict.fromkeys(names[key] for key in found))
 
 
-def _gpu_named(name: str) -> GpuModel | None:
-    if name in _NAMES:
-        return _NAMES[name]
-    plain = _NOISE.sub("", name)
-    return _NAMES.get(plain) or _NAMES.get(_VARIANT.sub("", plain))
+def _gpu_named(text: str) -> tuple[GpuModel | None, int | None]:
+    whole = _NAMES.get(_squeeze(text))
+    if whole:
+        return whole, None
+    words = [word for word in _SPLIT.split(text.lower()) if word and not _NOISE.fullmatch(word)]
+    sizes = [word for word in words if _MEMORY.fullmatch(word)]
+    gpu = _NAMES.get("".join(word for word in words if word not in sizes))
+    size = _MEMORY.fullmatch(sizes[0]) if sizes else None
+    # A Grace Hopper calls itself "GH200 480GB" after its host's memory: only a size it is sold with counts.
+    known = gpu is not None and size is not None and int(size[1]) in gpu.memory_gb
+    return gpu, int(size[1]) * 10**9 if size and known else None
 
 
 def _capability(name: str) -> tuple[str | None, Suffix]:
