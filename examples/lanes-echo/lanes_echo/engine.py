@@ -55,6 +55,7 @@ def lanes_options() -> type[EchoOptions]:
 
 @lanes.hookimpl
 def lanes_check(lane: Lane, nodes: Sequence[Node]) -> Sequence[Finding]:
+    """A server it has; hardware it needs none, but of a node that nobody described it does not say yes."""
     findings = [
         Finding(
             question="server",
@@ -62,14 +63,19 @@ def lanes_check(lane: Lane, nodes: Sequence[Node]) -> Sequence[Finding]:
             verdict=Verdict.RUNNABLE,
             reason="the plugin carries a server that speaks OpenAI's chat completions",
             source="lanes_echo.server",
-        ),
-        Finding(
-            question="cpu",
-            verdict=Verdict.RUNNABLE,
-            reason="it needs Python and nothing else",
-            source="lanes_echo.server",
-        ),
+        )
     ]
+    for node in nodes:
+        known = node.arch is not None
+        findings.append(
+            Finding(
+                question="cpu",
+                kind=Kind.HARDWARE,
+                verdict=Verdict.RUNNABLE if known else Verdict.UNKNOWN,
+                reason="it runs wherever Python does" if known else f"nothing is known of {node.name}",
+                source="lanes_echo.server",
+            )
+        )
     if len(nodes) > 1:
         findings.append(
             Finding(
