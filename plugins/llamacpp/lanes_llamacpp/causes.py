@@ -97,7 +97,7 @@ _KNOWN = (
     ),
     _known(
         "flash-attention-needed",
-        r"V cache quantization requires flash_attn",
+        r"V cache (quantization )?requires flash_attn",
         "a quantized V cache needs flash attention",
         "set flash_attention = \"on\", or cache_type_v = \"f16\"",
     ),
@@ -125,7 +125,7 @@ _IN_ANSWER = _known(
 
 _ECHO = _known(
     "model-not-loaded",
-    r"failed to load model|exiting due to model loading error",
+    r"failed to load model|failed to create.context|exiting due to model loading error",
     "llama.cpp could not load the model",
     "see the lines above it in the log",
 )

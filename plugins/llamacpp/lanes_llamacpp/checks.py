@@ -34,16 +34,7 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
         yield _cpu(node)
         yield from _gpus(node, server, options)
     yield _server(server, options) if here else _declared_server()
-    if server is not None and not server.native and options.extra_args:
-        yield Finding(
-            question="options",
-            kind=Kind.CONFIGURATION,
-            verdict=Verdict.UNRUNNABLE,
-            reason=f"extra_args ({' '.join(options.extra_args)}) are for llama-server, and xllamacpp takes none",
-            source="the recipe and this machine",
-            evidence=Evidence.PROBED,
-            next_step="put llama-server on PATH, name one with the option server, or remove extra_args",
-        )
+    yield from _options(server, options)
     if lane.recipe is not None:
         yield from _model(lane.recipe, options, nodes, here)
 
@@ -114,6 +105,28 @@ def _server(server: servers.Server | None, options: LlamaOptions) -> Finding:
     )
 
 
+def _options(server: servers.Server | None, options: LlamaOptions) -> Iterator[Finding]:
+    if server is not None and not server.native and options.extra_args:
+        yield Finding(
+            question="options",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.UNRUNNABLE,
+            reason=f"extra_args ({' '.join(options.extra_args)}) are for llama-server, and xllamacpp takes none",
+            source="the recipe and this machine",
+            evidence=Evidence.PROBED,
+            next_step="put llama-server on PATH, name one with the option server, or remove extra_args",
+        )
+    if options.flash_attention == "off" and options.cache_type_v not in ("f32", "f16", "bf16"):
+        yield Finding(
+            question="flash-attention",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.UNRUNNABLE,
+            reason=f"a V cache of type {options.cache_type_v} needs flash attention, and that is off",
+            source="llama.cpp: quantized V cache requires flash_attn to be enabled",
+            next_step='set flash_attention = "auto", or cache_type_v = "f16"',
+        )
+
+
 def _declared_server() -> Finding:
     return Finding(
         question="server",
@@ -152,7 +165,7 @@ def _model(recipe: Recipe, options: LlamaOptions, nodes: Sequence[Node], here: b
             question="context",
             kind=Kind.CONFIGURATION,
             verdict=Verdict.DEGRADED,
-            reason=f"a context of {options.context} tokens is asked for, the model was trained for {trained}",
+            reason=f"a context of {options.context} tokens is asked for, the model was trained for {trained}, and llama.cpp caps it there",
             source=f"{where}, {headers[0].architecture}.context_length",
             evidence=Evidence.PROBED,
             next_step=f"set context to {trained} or less",
