@@ -109,7 +109,12 @@ class Echo:
         wanted = limit if limit is not None else len(words)
         count = wanted if request.get("ignore_eos") else min(wanted, len(words))
         finish = "length" if count == wanted and limit is not None else "stop"
-        usage = {"prompt_tokens": len(words), "completion_tokens": count, "total_tokens": len(words) + count}
+        usage = {
+            "prompt_tokens": len(words),
+            "completion_tokens": count,
+            "total_tokens": len(words) + count,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        }
         self._add("waiting")
         with self._slots:
             self._add("waiting", -1)
@@ -139,7 +144,7 @@ class Echo:
                 os._exit(7)
 
     def _stream(
-        self, connection: Connection, tokens: Iterator[str], finish: str, usage: dict[str, int] | None
+        self, connection: Connection, tokens: Iterator[str], finish: str, usage: dict[str, Any] | None
     ) -> None:
         options = self._options
         connection.start_stream()
