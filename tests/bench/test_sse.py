@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from lanes.bench.sse import Event, SseParser
 
 TEXT = (

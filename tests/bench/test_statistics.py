@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from lanes.bench.statistics import coverage, median_interval
 
 
