@@ -37,7 +37,8 @@ def verdict(terms: Terms, passes: Sequence[Pass]) -> str | None:
     """
     failed = [p for p in passes if p.error]
     if failed:
-        return f"{len(failed)} of {terms.passes} passes failed: {failed[0].error}"
+        rest = ", the others were not tried" if len(passes) < terms.passes else ""
+        return f"{len(failed)} of {len(passes)} passes failed{rest}: {failed[0].error}"
     if len(passes) < terms.passes:
         return f"only {len(passes)} of {terms.passes} passes were made"
     streams = [s for p in passes for s in p.streams]
