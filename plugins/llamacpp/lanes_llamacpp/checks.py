@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from lanes.types import Evidence, Finding, Kind, Lane, Node, Recipe, Verdict
 
@@ -145,7 +144,7 @@ def _model(recipe: Recipe, options: LlamaOptions, nodes: Sequence[Node], here: b
     where = recipe.model.path or recipe.model.package or recipe.origin
     try:
         files = models.find(recipe.model)
-        headers = [gguf.read(file.parts) for file in files]
+        headers = [_header(file) for file in files]
     except (models.NotFound, gguf.GgufError, OSError) as error:
         if here:
             yield _bad_model(where, error)
@@ -173,6 +172,13 @@ def _model(recipe: Recipe, options: LlamaOptions, nodes: Sequence[Node], here: b
     for node in nodes:
         if (memory := _memory(node, size, headers[0], options, where)) is not None:
             yield memory
+
+
+def _header(file: models.ModelFile) -> gguf.Gguf:
+    try:
+        return gguf.read(file.parts)
+    except gguf.GgufError as error:
+        raise gguf.GgufError(f"{file.name} cannot be served: {error}") from None
 
 
 def _bad_model(where: str, error: Exception) -> Finding:

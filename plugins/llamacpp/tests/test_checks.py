@@ -46,6 +46,12 @@ def test_a_truncated_model(make_gguf: MakeGguf, lane_of: LaneOf, here: Node) -> 
     assert finding.evidence is Evidence.PROBED
 
 
+def test_the_broken_file_of_a_split_model_is_named(make_gguf: MakeGguf, lane_of: LaneOf, here: Node) -> None:
+    first, second = (make_gguf(f"big-0000{n}-of-00002.gguf") for n in (1, 2))
+    second.write_bytes(second.read_bytes()[:50])
+    assert ask("model", lane_of(first), here).reason.startswith("big-00002-of-00002.gguf cannot be served")
+
+
 def test_the_demo_model_says_how_to_get_it(
     lane_of: LaneOf, here: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
