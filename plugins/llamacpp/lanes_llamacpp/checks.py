@@ -185,10 +185,7 @@ def _bad_model(where: str, error: Exception) -> Finding:
     if isinstance(error, models.NotFound):
         reason, step = str(error), error.next_step
     elif isinstance(error, gguf.GgufError):
-        reason, step = (
-            f"{Path(where).name} cannot be served: {error}",
-            "fetch the file again, or name another",
-        )
+        reason, step = str(error), "fetch the file again, or name another"
     else:
         reason, step = f"{where} cannot be read: {error}", "mend that, or name another file"
     return Finding(
