@@ -181,6 +181,8 @@ class Attempt:
         assert self.record is not None and self.launch_data is not None
         self.enter("loading")
         ladder = self.engine.ask("lanes_healthcheck", lane=self.lane)
+        if self.lane.recipe is not None and self.lane.recipe.patience_s is not None:
+            ladder = attrs.evolve(ladder, deadline_s=self.lane.recipe.patience_s)
         health.wait_until_ready(ladder, self.launch_data.endpoint, self.record.folder, self.progress)
         return self.launch_data.endpoint
 

@@ -41,7 +41,8 @@ def parse(text: str, origin: str, overrides: Mapping[str, str] | None = None) ->
     """Read a recipe from TOML text.
 
     `origin` names the file in messages; a relative `model.path` is meant beside it. `overrides` maps
-    dotted keys to values as typed on a command line (`threads` is short for `options.threads`).
+    dotted keys to values as typed on a command line (`threads` is short for `options.threads`, unless
+    the recipe has a key of that name itself).
     Raises `RecipeError`.
     """
     try:
@@ -71,7 +72,8 @@ def _resolved(model: Model, origin: str) -> Model:
 
 
 def _override(document: dict[str, Any], key: str, value: str) -> None:
-    *tables, last = key.split(".") if "." in key else ("options", key)
+    own = key in {field.name for field in attrs.fields(Recipe)}
+    *tables, last = key.split(".") if own or "." in key else ("options", key)
     table = document
     for name in tables:
         table = table.setdefault(name, {})

@@ -173,7 +173,8 @@ class Model:
 class Recipe:
     """Model, engine, options and environment: what a TOML file in `recipes/` says.
 
-    `options` are raw here; the lane holds them typed. `origin` is the file it was read from.
+    `options` are raw here; the lane holds them typed. `patience_s` is how long the boot may take,
+    instead of the engine's own deadline. `origin` is the file it was read from.
     """
 
     name: str
@@ -184,6 +185,7 @@ class Recipe:
     options: Mapping[str, Any] = field(factory=_empty)
     env: Mapping[str, str] = field(factory=_empty)
     nodes: int = 1
+    patience_s: float | None = None
     image: str | None = None
     origin: str = ""
 

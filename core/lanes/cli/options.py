@@ -99,7 +99,7 @@ def lane(command: F) -> F:
                 "settings",
                 type=Setting(),
                 multiple=True,
-                help="Set an option of the recipe, such as threads=2 or env.NAME=value; may be repeated.",
+                help="Set a key of the recipe: an option (threads=2), env.NAME=value, patience_s=3600; may be repeated.",
             ),
             click.option(
                 "--port", type=click.IntRange(1, 65535), help="Serve on this port (default: a free one)."

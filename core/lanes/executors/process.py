@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -235,24 +235,25 @@ def _session_of(pid: int) -> int | None:
     return None
 
 
-def stop(folder: Path, plan: StopPlan, hurry: bool = False) -> list[int]:
+def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False) -> list[int]:
     """Stop all ranks of a lane and return the pids that are still there (none, unless the kernel holds
-    one). Ranks are asked in the plan's order; what does not end in time is killed. `hurry` kills at once."""
+    one). Ranks are asked in the plan's order; what does not end in time, or when `hurry()` turns true,
+    is killed."""
     order = [*plan.order, *sorted(_ranks(folder) - set(plan.order))]
     for rank in order:
         own = rank_folder(folder, rank)
         pids = _read(own / "pid.json")
-        if pids is None or hurry or how_ended(own) is not None:
+        if pids is None or hurry() or how_ended(own) is not None:
             continue
         if _is_ours(pids["keeper"], own):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pids["keeper"], signal.SIGTERM)
             # The keeper's own patience comes first; ours is for a keeper that hangs.
-            _wait_for_end(own, plan.patience_s + 5)
+            _wait_for_end(own, plan.patience_s + 5, hurry)
         else:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pids["pid"], getattr(signal, plan.signal))
-            _wait_for_end(own, plan.patience_s)
+            _wait_for_end(own, plan.patience_s, hurry)
     for _ in range(100):
         left = survivors(folder)
         if not left:
@@ -268,9 +269,9 @@ def _ranks(folder: Path) -> set[int]:
     return {int(p.name.removeprefix("rank")) for p in folder.glob("rank*")}
 
 
-def _wait_for_end(own: Path, patience_s: float) -> None:
+def _wait_for_end(own: Path, patience_s: float, hurry: Callable[[], bool]) -> None:
     deadline = time.monotonic() + patience_s
-    while how_ended(own) is None and time.monotonic() < deadline:
+    while how_ended(own) is None and time.monotonic() < deadline and not hurry():
         time.sleep(0.05)
 
 

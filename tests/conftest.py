@@ -1,0 +1,155 @@
+"""What the tests share: a home of their own for `lanes`, the program as a person runs it, and a look
+for what it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import psutil
+import pytest
+
+
+@attrs.frozen
+class Ran:
+    """A finished `lanes`: its exit code and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def said(self) -> str:
+        """All that it printed, white space folded."""
+        return " ".join((self.out + self.err).split())
+
+
+class Lanes:
+    """The program, started as a person does, with a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.env = {**os.environ, "LANES_HOME": str(home), "COLUMNS": "200"}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lanes", *arguments],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def __call__(self, *arguments: str, timeout: float = 60) -> Ran:
+        return self.finish(self.start(*arguments), timeout)
+
+    @staticmethod
+    def finish(process: subprocess.Popen[str], timeout: float = 60) -> Ran:
+        out, err = process.communicate(timeout=timeout)
+        assert "Traceback" not in err, err
+        return Ran(process.returncode, out, err)
+
+    def records(self) -> list[dict[str, Any]]:
+        found = []
+        for file in self.home.glob("lanes/*/lane.json"):
+            with contextlib.suppress(OSError, ValueError):
+                found.append(json.loads(file.read_text()))
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """The processes that serve lanes of this home."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                env = process.environ()
+                if "LANES_LANE" in env and env.get("LANES_HOME") == str(self.home):
+                    found.append(process)
+        return found
+
+    def passes(self) -> int:
+        """How many passes the latest run has in the history."""
+        runs = self("history", "--json").json
+        return sum(
+            len(cell["passes"])
+            for lane in (runs[0]["lanes"] if runs else [])
+            for instrument in lane["instruments"]
+            for cell in instrument["cells"]
+        )
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = 20) -> Any:
+    """Wait until `condition()` is true and return it."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {timeout} s for {what}")
+
+
+@pytest.fixture(name="wait_for")
+def _wait_for() -> Callable[..., Any]:
+    return wait_for
+
+
+@pytest.fixture
+def lanes(tmp_path: Path) -> Iterator[Lanes]:
+    """`lanes`, which leaves nothing running when the test is over."""
+    program = Lanes(tmp_path / "home")
+    yield program
+    for process in program.started:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    left = program.processes()
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    assert not left, f"left running: {left}"
+
+
+@pytest.fixture
+def echo(lanes: Lanes) -> Lanes:
+    """`lanes` where the example engine is installed."""
+    from importlib.metadata import entry_points
+
+    if "echo" not in entry_points(group="lanes.engines").names:
+        pytest.skip("lanes-echo is not installed: pip install -e examples/lanes-echo")
+    return lanes
+
+
+@pytest.fixture
+def site(tmp_path: Path, lanes: Lanes) -> Callable[[str, str, str, dict[str, str]], None]:
+    """A folder on the path in which plugins are installed as pip would: a module and its metadata."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    lanes.env["PYTHONPATH"] = str(folder)
+
+    def install(distribution: str, module: str, source: str, entry_points: dict[str, str]) -> None:
+        (folder / f"{module}.py").write_text(source)
+        info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        groups: dict[str, list[str]] = {}
+        for name, group in entry_points.items():
+            groups.setdefault(group, []).append(f"{name} = {module}")
+        text = "\n".join(f"[{g}]\n" + "\n".join(lines) for g, lines in groups.items())
+        (info / "entry_points.txt").write_text(text + "\n")
+
+    return install
