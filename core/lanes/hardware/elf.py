@@ -143,11 +143,13 @@ def amd_code(header: Header) -> Code:
     return Code(kind=CodeKind.AMD, arch=name)
 
 
-# EF_AMDGPU_MACH of the LLVM documentation, "AMDGPU usage", for the targets of the last years.
+# EF_AMDGPU_MACH of the LLVM documentation, "AMDGPU usage"; from gfx908 on compared with real builds.
 _AMD_MACHINES = {
     0x2C: "gfx900", 0x2F: "gfx906", 0x30: "gfx908", 0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950",
-    0x33: "gfx1010", 0x36: "gfx1030", 0x37: "gfx1031", 0x38: "gfx1032", 0x41: "gfx1100", 0x46: "gfx1101",
-    0x47: "gfx1102", 0x44: "gfx1103", 0x43: "gfx1150", 0x4A: "gfx1151", 0x48: "gfx1200", 0x4E: "gfx1201",
+    0x33: "gfx1010", 0x34: "gfx1011", 0x35: "gfx1012", 0x36: "gfx1030", 0x37: "gfx1031", 0x38: "gfx1032",
+    0x39: "gfx1033", 0x3E: "gfx1034", 0x3D: "gfx1035", 0x45: "gfx1036", 0x41: "gfx1100", 0x46: "gfx1101",
+    0x47: "gfx1102", 0x44: "gfx1103", 0x43: "gfx1150", 0x4A: "gfx1151", 0x55: "gfx1152", 0x58: "gfx1153",
+    0x48: "gfx1200", 0x4E: "gfx1201", 0x49: "gfx1250",
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class Problem:
     def finding(self) -> Finding:
         """The same as a finding: what is not read is UNKNOWN."""
         return Finding(
-            question="gpu_code",
+            question="sm",
             verdict=Verdict.UNKNOWN,
             reason=f"{self.member or self.file} cannot be read: {self.reason}",
             source=self.file,

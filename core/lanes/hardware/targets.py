@@ -143,6 +143,12 @@ def parse_target(text: str) -> Target:
     return of_capability(capability, suffix=suffix, spelled=text)
 
 
+def gpu_named(name: str) -> Target | None:
+    """The target of a GPU by the name that its driver gives; None for a GPU that is not in the table."""
+    gpu, memory_bytes = _gpu_named(name)
+    return gpu_target(gpu, spelled=name, memory_bytes=memory_bytes) if gpu else None
+
+
 def gpu_target(gpu: GpuModel, *, spelled: str = "", memory_bytes: int | None = None) -> Target:
     """The target that one GPU of the table stands for."""
     return Target(
