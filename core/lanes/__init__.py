@@ -13,10 +13,12 @@ from lanes._version import __version__
 if TYPE_CHECKING:
     from lanes.hookspecs import CONTRACT as CONTRACT
     from lanes.hookspecs import hookimpl as hookimpl
+    from lanes.types import Artifact as Artifact
     from lanes.types import Build as Build
     from lanes.types import CanaryRung as CanaryRung
     from lanes.types import Cause as Cause
     from lanes.types import Container as Container
+    from lanes.types import Copy as Copy
     from lanes.types import Dialect as Dialect
     from lanes.types import Endpoint as Endpoint
     from lanes.types import EngineInfo as EngineInfo
@@ -49,8 +51,8 @@ if TYPE_CHECKING:
 
 _CONTRACT = ("CONTRACT", "hookimpl")
 _TYPES = (
-    "Build", "CanaryRung", "Cause", "Container", "Dialect", "Endpoint", "EngineInfo", "Evidence",
-    "ExecRung", "Exit", "Files", "Finding", "Gpu", "HostScript", "HttpRung", "Image", "Kind",
+    "Artifact", "Build", "CanaryRung", "Cause", "Container", "Copy", "Dialect", "Endpoint",
+    "EngineInfo", "Evidence", "ExecRung", "Exit", "Files", "Finding", "Gpu", "HostScript", "HttpRung", "Image", "Kind",
     "Ladder", "Lane", "Launch", "LogRung", "Model", "Mount", "Node", "Phase", "Placement",
     "Postmortem", "Process", "Recipe", "Seat", "Staged", "StopPlan", "Verdict",
 )  # fmt: skip

@@ -158,7 +158,9 @@ class Model:
 
     `name` is the name under which clients ask for it. Where it comes from is one of: `path`, a file
     or folder on the nodes; `package`, the Python distribution that carries it; `repo` (with
-    `revision`), a repository of a model hub.
+    `revision`), a repository of a model hub. `size_bytes` are its weights as they lie on disk.
+    `location` says where the ranks read them from: each node's own disk, or storage that the nodes
+    share over the network; None is not known.
     """
 
     name: str
@@ -167,14 +169,61 @@ class Model:
     repo: str | None = None
     revision: str | None = None
     quantization: str | None = None
+    size_bytes: int | None = None
+    location: Literal["node", "network"] | None = None
+
+
+@frozen(kw_only=True)
+class Mount:
+    """A path of the host made visible in a container."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@frozen(kw_only=True)
+class Artifact:
+    """A file or folder whose GPU code decides whether a lane can run: what it holds counts for more than
+    what any table declares.
+
+    `path` is a shared object, a wheel, a folder or a saved image. `decides` are patterns
+    (`*common_ops*`) of the libraries that the recipe's backends load; empty means all that hold code.
+    """
+
+    path: str
+    decides: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Copy:
+    """Files that every node needs on its own disk: `source`, a path as the node sees it, is copied to
+    `target`. `sparse` keeps holes as holes; `size_bytes` is what it takes on the node."""
+
+    name: str
+    source: str
+    target: str
+    sparse: bool = False
+    size_bytes: int | None = None
+
+
+@frozen(kw_only=True)
+class HostScript:
+    """A script that a recipe wants run on a node: only ever when the user allowed it by name."""
+
+    name: str
+    path: str
+    reason: str
 
 
 @frozen(kw_only=True)
 class Recipe:
     """Model, engine, options and environment: what a TOML file in `recipes/` says.
 
-    `options` are raw here; the lane holds them typed. `patience_s` is how long the boot may take,
-    instead of the engine's own deadline. `origin` is the file it was read from.
+    `options` are raw here; the lane holds them typed. `env` reaches every rank's process. `patience_s`
+    is how long the boot may take, instead of the engine's own deadline. `mounts` are paths of the nodes
+    that the containers see; `staging` and `scripts` come before the launch. `origin` is the file it was
+    read from.
     """
 
     name: str
@@ -187,6 +236,10 @@ class Recipe:
     nodes: int = 1
     patience_s: float | None = None
     image: str | None = None
+    mounts: tuple[Mount, ...] = ()
+    staging: tuple[Copy, ...] = ()
+    scripts: tuple[HostScript, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
     origin: str = ""
 
 
@@ -265,16 +318,7 @@ class Build:
     size_bytes: int | None = None
 
 
-@frozen(kw_only=True)
-class HostScript:
-    """A script that a recipe wants run on a node: only ever when the user allowed it by name."""
-
-    name: str
-    path: str
-    reason: str
-
-
-StageItem = Files | Image | Build | HostScript
+StageItem = Files | Image | Build | Copy | HostScript
 
 
 @frozen(kw_only=True)
@@ -314,15 +358,6 @@ class Placement:
     @property
     def head(self) -> Seat:
         return self.seats[0]
-
-
-@frozen(kw_only=True)
-class Mount:
-    """A path of the host made visible in a container."""
-
-    source: str
-    target: str
-    read_only: bool = True
 
 
 @frozen(kw_only=True)
