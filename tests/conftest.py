@@ -18,6 +18,40 @@ import psutil
 import pytest
 
 
+SLEEPY = """
+import sys
+import lanes
+from lanes import *
+
+LANES_CONTRACT = 1
+
+@lanes.hookimpl
+def lanes_engine():
+    return EngineInfo(summary="sleeps")
+
+@lanes.hookimpl
+def lanes_check(lane, nodes):
+    return [Finding(question="cpu", verdict=Verdict.RUNNABLE, reason="it sleeps", source="here")]
+
+@lanes.hookimpl
+def lanes_stage(lane):
+    return []
+
+@lanes.hookimpl
+def lanes_launch(lane, placement, staged):
+    return Launch(processes=(Process(rank=0, argv=(sys.executable, "-c", "import time; time.sleep(99)")),))
+
+@lanes.hookimpl
+def lanes_healthcheck(lane):
+    return Ladder(rungs=())
+
+@lanes.hookimpl
+def lanes_stop(lane, launch):
+    return StopPlan()
+"""
+"""A plugin that keeps every rule; its engine sleeps, and has no server."""
+
+
 @attrs.frozen
 class Ran:
     """A finished `lanes`: its exit code and what it said."""
@@ -153,3 +187,9 @@ def site(tmp_path: Path, lanes: Lanes) -> Callable[[str, str, str, dict[str, str
         (info / "entry_points.txt").write_text(text + "\n")
 
     return install
+
+
+@pytest.fixture
+def sleepy() -> str:
+    """The source of a plugin that keeps every rule; its engine sleeps, and has no server."""
+    return SLEEPY

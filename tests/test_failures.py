@@ -80,7 +80,7 @@ def test_a_stream_that_is_cut_is_no_answer(echo):
     lane = fail(echo, "cut_stream_after=10")
     (cell,) = lane["instruments"][0]["cells"]
     assert cell["status"] == "invalid"
-    assert "cut after 10 tokens" in cell["reason"]
+    assert "cut after 10 deltas" in cell["reason"]
 
 
 def test_a_server_that_ignores_the_signal_is_killed(echo):
@@ -124,11 +124,9 @@ def lanes_launch(lane):
     assert "echo could not listen on its port" in lane["reason"]
 
 
-def test_a_program_that_is_not_there_cannot_be_started(lanes, site):
-    from test_plugins_on_disk import ENGINE, GOOD
-
-    source = GOOD.replace("(sys.executable, ", '("/no/such/program", ')
-    site("gone", "gone_plugin", source, {"gone": ENGINE})
+def test_a_program_that_is_not_there_cannot_be_started(lanes, site, sleepy):
+    source = sleepy.replace("(sys.executable, ", '("/no/such/program", ')
+    site("gone", "gone_plugin", source, {"gone": "lanes.engines"})
     ran = lanes("run", "--engine", "gone", "--model", "/")
     assert ran.code == 1
     assert "the process could not be started: /no/such/program: No such file or directory" in ran.said
@@ -145,8 +143,8 @@ def test_a_lane_stopped_from_another_terminal_says_so(echo, wait_for):
 
 
 MODELS = {
-    "missing": (lambda path: None, "does not exist"),
-    "empty": (lambda path: path.write_bytes(b""), "GGUF"),
+    "missing": (lambda path: None, "there is no file"),
+    "empty": (lambda path: path.write_bytes(b""), "is empty"),
     "not a GGUF": (lambda path: path.write_bytes(b"<html>404 Not Found</html>" * 99), "GGUF"),
 }
 

@@ -84,11 +84,15 @@ def test_kill_9_in_the_warm_up(echo, wait_for):
     assert echo("stop").code == 0
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "phase"),
+    [
+        *((signal.SIGINT, phase) for phase in PHASES),
+        (signal.SIGTERM, "loading"),
+        (signal.SIGHUP, "measuring"),
+    ],
+)
 def test_ctrl_c_or_a_closed_terminal_cleans_up_and_exits_130(number, phase, echo, site, tmp_path, wait_for):
-    if number != signal.SIGINT and phase != "measuring":
-        pytest.skip("the other signals take the same way; one phase tells")
     run = begin(echo, site, tmp_path, wait_for, phase)
     run.send_signal(number)
     ran = echo.finish(run)
@@ -146,10 +150,8 @@ def test_the_next_run_mends_an_orphan_first(command, echo, wait_for):
 
 
 def test_a_child_that_leaves_its_group_and_hides_its_environment_is_ended_too(
-    lanes, site, wait_for, tmp_path
+    lanes, site, wait_for, tmp_path, sleepy
 ):
-    from test_plugins_on_disk import ENGINE, GOOD
-
     hidden = tmp_path / "hidden.pid"
     program = (
         "import os, sys, time, subprocess\n"
@@ -157,10 +159,10 @@ def test_a_child_that_leaves_its_group_and_hides_its_environment_is_ended_too(
         f"open({str(hidden)!r}, 'w').write(str(child.pid))\n"
         "time.sleep(300)\n"
     )
-    source = GOOD.replace('"import time; time.sleep(99)"', repr(program)).replace(
+    source = sleepy.replace('"import time; time.sleep(99)"', repr(program)).replace(
         "Ladder(rungs=())", 'Ladder(rungs=(LogRung(name="never", pattern="never"),))'
     )
-    site("stray", "stray_plugin", source, {"stray": ENGINE})
+    site("stray", "stray_plugin", source, {"stray": "lanes.engines"})
     run = lanes.start("run", "--engine", "stray", "--model", "/")
     wait_for(lambda: hidden.exists() and hidden.read_text(), "the child")
     run.send_signal(signal.SIGINT)

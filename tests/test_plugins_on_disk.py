@@ -4,92 +4,72 @@ from __future__ import annotations
 
 import pytest
 
-GOOD = """
-import sys
-import lanes
-from lanes import *
-
-LANES_CONTRACT = 1
-
-@lanes.hookimpl
-def lanes_engine():
-    return EngineInfo(summary="sleeps")
-
-@lanes.hookimpl
-def lanes_check(lane, nodes):
-    return [Finding(question="cpu", verdict=Verdict.RUNNABLE, reason="it sleeps", source="here")]
-
-@lanes.hookimpl
-def lanes_stage(lane):
-    return []
-
-@lanes.hookimpl
-def lanes_launch(lane, placement, staged):
-    return Launch(processes=(Process(rank=0, argv=(sys.executable, "-c", "import time; time.sleep(99)")),))
-
-@lanes.hookimpl
-def lanes_healthcheck(lane):
-    return Ladder(rungs=())
-
-@lanes.hookimpl
-def lanes_stop(lane, launch):
-    return StopPlan()
-"""
-
 ENGINE, EXTENSION = "lanes.engines", "lanes.extensions"
 
 BREACHES = {
-    "fails to import": (ENGINE, "import no_such_module_at_all", "failed to import: ModuleNotFoundError"),
-    "exits at import": (ENGINE, "raise SystemExit('bye')", "failed to import: SystemExit: bye"),
+    "fails to import": (
+        ENGINE,
+        lambda _: "import no_such_module_at_all",
+        "failed to import: ModuleNotFoundError",
+    ),
+    "exits at import": (ENGINE, lambda _: "raise SystemExit('bye')", "failed to import: SystemExit: bye"),
     "misspells a hook": (
         ENGINE,
-        GOOD.replace("def lanes_launch", "def lanes_lanch"),
+        lambda good: good.replace("def lanes_launch", "def lanes_lanch"),
         "there is no hook 'lanes_lanch'; did you mean 'lanes_launch'?",
     ),
     "forgets the marker": (
         ENGINE,
-        GOOD.replace("@lanes.hookimpl\ndef lanes_stop", "def lanes_stop"),
+        lambda good: good.replace("@lanes.hookimpl\ndef lanes_stop", "def lanes_stop"),
         "lanes_stop is not marked with @lanes.hookimpl",
     ),
-    "lacks a hook": (ENGINE, GOOD[: GOOD.index("@lanes.hookimpl\ndef lanes_stop")], "lacks lanes_stop"),
+    "lacks a hook": (
+        ENGINE,
+        lambda good: good[: good.index("@lanes.hookimpl\ndef lanes_stop")],
+        "lacks lanes_stop",
+    ),
     "takes an unknown argument": (
         ENGINE,
-        GOOD.replace("def lanes_stage(lane)", "def lanes_stage(lane, speed)"),
+        lambda good: good.replace("def lanes_stage(lane)", "def lanes_stage(lane, speed)"),
         "speed",
     ),
     "is of another contract": (
         ENGINE,
-        GOOD.replace("LANES_CONTRACT = 1", "LANES_CONTRACT = 7"),
+        lambda good: good.replace("LANES_CONTRACT = 1", "LANES_CONTRACT = 7"),
         "made for contract 7, this lanes speaks contract 1",
     ),
     "does not name its contract": (
         ENGINE,
-        GOOD.replace("LANES_CONTRACT = 1", ""),
+        lambda good: good.replace("LANES_CONTRACT = 1", ""),
         "should set LANES_CONTRACT = 1",
     ),
     "returns the wrong type": (
         ENGINE,
-        GOOD.replace('EngineInfo(summary="sleeps")', '"sleeps"'),
+        lambda good: good.replace('EngineInfo(summary="sleeps")', '"sleeps"'),
         "lanes_engine of engine bad (from bad-plugin 1.0) returned a str, not EngineInfo",
     ),
     "answers for every engine": (
         EXTENSION,
-        "import lanes\nLANES_CONTRACT = 1\n@lanes.hookimpl\ndef lanes_stage(lane):\n    return []\n",
+        lambda _: (
+            "import lanes\nLANES_CONTRACT = 1\n@lanes.hookimpl\ndef lanes_stage(lane):\n    return []\n"
+        ),
         "an extension may only wrap lanes_stage",
     ),
     "wraps as an engine": (
         ENGINE,
-        GOOD.replace("@lanes.hookimpl\ndef lanes_stage", "@lanes.hookimpl(wrapper=True)\ndef lanes_stage"),
+        lambda good: good.replace(
+            "@lanes.hookimpl\ndef lanes_stage", "@lanes.hookimpl(wrapper=True)\ndef lanes_stage"
+        ),
         "an engine may not wrap hooks (lanes_stage)",
     ),
 }
 
 
 @pytest.mark.parametrize("breach", BREACHES)
-def test_a_plugin_that(breach, lanes, site):
-    group, source, told = BREACHES[breach]
-    site("bad-plugin", "bad_plugin", source, {"bad": group})
-    site("good-plugin", "good_plugin", GOOD, {"good": ENGINE})
+def test_a_plugin_that(breach, lanes, site, sleepy):
+    group, make, told = BREACHES[breach]
+    site("bad-plugin", "bad_plugin", make(sleepy), {"bad": group})
+    site("good-plugin", "good_plugin", sleepy, {"good": ENGINE})
 
     listing = lanes("engines")
     assert listing.code == 0
@@ -110,10 +90,10 @@ def test_using_a_broken_engine_says_what_is_wrong_with_it(lanes, site):
     assert "no_such_module_at_all" in ran.err
 
 
-def test_of_two_plugins_with_one_name_neither_is_taken(lanes, site):
-    site("first-plugin", "first_plugin", GOOD, {"twin": ENGINE})
-    site("second-plugin", "second_plugin", GOOD, {"twin": ENGINE})
-    site("good-plugin", "good_plugin", GOOD, {"good": ENGINE})
+def test_of_two_plugins_with_one_name_neither_is_taken(lanes, site, sleepy):
+    site("first-plugin", "first_plugin", sleepy, {"twin": ENGINE})
+    site("second-plugin", "second_plugin", sleepy, {"twin": ENGINE})
+    site("good-plugin", "good_plugin", sleepy, {"good": ENGINE})
     rows = {(r["name"], r["distribution"]): r for r in lanes("engines", "--json").json}
     for distribution in ("first-plugin 1.0", "second-plugin 1.0"):
         problem = rows["twin", distribution]["problem"]
@@ -132,11 +112,11 @@ def test_of_two_plugins_with_one_name_neither_is_taken(lanes, site):
         ("lanes_launch(lane, placement, staged)", "1 / 0", "raised ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_wrong_result_names_the_plugin_and_nothing_is_started(lanes, site, hook, returns, told):
+def test_a_wrong_result_names_the_plugin_and_nothing_is_started(lanes, site, hook, returns, told, sleepy):
     name = hook.partition("(")[0]
-    start = GOOD.index(f"def {name}")
-    end = GOOD.index("\n@lanes", start)
-    source = GOOD[:start] + f"def {hook}:\n    return {returns}\n" + GOOD[end:]
+    start = sleepy.index(f"def {name}")
+    end = sleepy.index("\n@lanes", start)
+    source = sleepy[:start] + f"def {hook}:\n    return {returns}\n" + sleepy[end:]
     site("bad-plugin", "bad_plugin", source, {"bad": ENGINE})
     ran = lanes("run", "--engine", "bad", "--model", "/")
     assert ran.code == 1
@@ -144,8 +124,8 @@ def test_a_wrong_result_names_the_plugin_and_nothing_is_started(lanes, site, hoo
     assert told in ran.said
 
 
-def test_a_check_that_raises_is_unknown_not_the_end(lanes, site):
-    source = GOOD.replace("return [Finding(", "raise ValueError('odd driver')\n    return [Finding(")
+def test_a_check_that_raises_is_unknown_not_the_end(lanes, site, sleepy):
+    source = sleepy.replace("return [Finding(", "raise ValueError('odd driver')\n    return [Finding(")
     site("bad-plugin", "bad_plugin", source, {"bad": ENGINE})
     ran = lanes("run", "--engine", "bad", "--model", "/", "--dry-run")
     assert ran.code == 0
@@ -179,17 +159,17 @@ def lanes_check(lane, nodes):
 """
 
 
-def test_an_extension_wraps_the_launch_of_every_engine(lanes, site):
-    site("one-plugin", "one_plugin", GOOD, {"one": ENGINE})
-    site("two-plugin", "two_plugin", GOOD, {"two": ENGINE})
+def test_an_extension_wraps_the_launch_of_every_engine(lanes, site, sleepy):
+    site("one-plugin", "one_plugin", sleepy, {"one": ENGINE})
+    site("two-plugin", "two_plugin", sleepy, {"two": ENGINE})
     site("policy", "site_policy", WRAPPER, {"policy": EXTENSION})
     for engine in ("one", "two"):
         (dry,) = lanes("run", "--engine", engine, "--model", "/", "--dry-run", "--json").json
         assert dry["launch"]["processes"][0]["env"] == {"SITE_POLICY": engine}
 
 
-def test_an_extension_can_make_a_lane_unrunnable(lanes, site):
-    site("banned-plugin", "banned_plugin", GOOD, {"banned": ENGINE})
+def test_an_extension_can_make_a_lane_unrunnable(lanes, site, sleepy):
+    site("banned-plugin", "banned_plugin", sleepy, {"banned": ENGINE})
     site("policy", "site_policy", WRAPPER, {"policy": EXTENSION})
     ran = lanes("run", "--engine", "banned", "--model", "/")
     assert ran.code == 3
@@ -197,8 +177,8 @@ def test_an_extension_can_make_a_lane_unrunnable(lanes, site):
     assert "ask the site's owner" in ran.said
 
 
-def test_going_on_despite_a_finding_is_in_the_result_for_ever(lanes, site):
-    site("banned-plugin", "banned_plugin", GOOD, {"banned": ENGINE})
+def test_going_on_despite_a_finding_is_in_the_result_for_ever(lanes, site, sleepy):
+    site("banned-plugin", "banned_plugin", sleepy, {"banned": ENGINE})
     site("policy", "site_policy", WRAPPER, {"policy": EXTENSION})
     ran = lanes("run", "--engine", "banned", "--model", "/", "--despite", "policy", "--json")
     (lane,) = ran.json["lanes"]
@@ -207,8 +187,8 @@ def test_going_on_despite_a_finding_is_in_the_result_for_ever(lanes, site):
     assert [f["question"] for f in lane["findings"]] == ["cpu", "policy"]
 
 
-def test_an_unknown_engine_names_the_near_ones(lanes, site):
-    site("good-plugin", "good_plugin", GOOD, {"sglang": ENGINE})
+def test_an_unknown_engine_names_the_near_ones(lanes, site, sleepy):
+    site("good-plugin", "good_plugin", sleepy, {"sglang": ENGINE})
     ran = lanes("run", "--engine", "sglnag")
     assert ran.code == 2
     assert "there is no engine 'sglnag'. did you mean 'sglang'?" in ran.err

@@ -117,10 +117,8 @@ def test_the_server_listens_on_loopback_only(echo):
     assert echo("stop").code == 0
 
 
-def test_an_engine_with_no_server_is_unmeasurable_not_failed(lanes, site):
-    from test_plugins_on_disk import ENGINE, GOOD
-
-    site("sleepy", "sleepy_plugin", GOOD, {"sleepy": ENGINE})
+def test_an_engine_with_no_server_is_unmeasurable_not_failed(lanes, site, sleepy):
+    site("sleepy", "sleepy_plugin", sleepy, {"sleepy": "lanes.engines"})
     ran = lanes("run", "--engine", "sleepy", "--model", "/", "--json")
     assert ran.code == 3
     assert only_lane(ran)["status"] == "unmeasurable"

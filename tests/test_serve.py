@@ -96,7 +96,7 @@ def test_a_lane_that_dies_while_serving_is_told_of(echo, wait_for):
 
 
 def test_a_bench_of_a_lane_that_dies_meanwhile_ends_with_the_reason(echo):
-    echo("serve", "--engine", "echo", "--set", "die_after_tokens=40")
+    echo("serve", "--engine", "echo", "--set", "die_after_tokens=25")
     ran = echo("bench", *QUICK, "--json")
     assert ran.code == 1
     assert ran.json["lanes"][0]["status"] == "crashed"

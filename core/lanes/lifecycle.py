@@ -143,7 +143,6 @@ class Attempt:
 
     def stage(self) -> Staged:
         """Bring the lane's files here. Raises `StagingError`."""
-        self.enter("staging")
         self.record = records.create(
             self.lane.name,
             self.engine.name,
@@ -207,6 +206,9 @@ class Attempt:
         assert self.record is not None
         self.record = records.update(self.record, phase="serving", detached=True)
         self.owner.detach()
+        self.journal.record(
+            "lane-end", lane=self.index, status="serving", reason="left serving by `lanes serve`"
+        )
         return self.record
 
     def failed(self, error: LanesError) -> Outcome:
@@ -230,7 +232,8 @@ class Attempt:
         causes = diagnosis.diagnose(self.engine, self.lane, postmortem)
         lines = diagnosis.telling_lines(postmortem)
         if died is None and not causes:
-            return Outcome(status="failed", reason=error.message, next_step=error.next_step, log=lines)
+            step = error.next_step or "`lanes logs` shows what the engine said"
+            return Outcome(status="failed", reason=error.message, next_step=step, log=lines)
         what = f"{died} while {self.phase}" if died else error.message
         reason, next_step = diagnosis.sentence(what, causes, lines)
         status = "crashed" if died else "failed"

@@ -19,10 +19,15 @@ PROBE = "probe"
 
 @attrs.frozen(kw_only=True)
 class Measured:
-    """What became of a lane's cells: the status of the lane, with the reason when it is not `measured`."""
+    """What became of a lane's cells: the status of the lane, with the reason when it is not `measured`.
+
+    `served` says whether every request was answered: then it is the figures that cannot be believed,
+    and the server is not to blame.
+    """
 
     status: str
     reason: str = ""
+    served: bool = False
 
 
 def probe(
@@ -66,5 +71,7 @@ def judge(cells: Sequence[CellResult]) -> Measured:
         return Measured(status="measured")
     reasons = [c.reason for c in cells if c.reason]
     return Measured(
-        status="failed", reason=f"no cell is valid: {reasons[0]}" if reasons else "no cell is valid"
+        status="failed",
+        reason=f"no cell is valid: {reasons[0]}" if reasons else "no cell is valid",
+        served=not any(one.error for c in cells for one in c.passes),
     )

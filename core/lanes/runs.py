@@ -16,6 +16,9 @@ from lanes.types import Endpoint
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
 
+UNBELIEVED = (
+    "the passes are kept: `lanes history show` has them; change --pp, --tg or --passes, and measure again"
+)
 INTERRUPTED = Outcome(status="interrupted", reason="interrupted by the user")
 
 
@@ -65,6 +68,8 @@ def _measured(attempt: Attempt, endpoint: Endpoint | None, plan: Plan, journal: 
     found = measuring.probe(endpoint, plan, journal, attempt.index, attempt.death)
     if found.status == "measured":
         return Outcome(status="measured")
+    if found.served and attempt.death() is None:
+        return Outcome(status="failed", reason=found.reason, next_step=UNBELIEVED)
     return attempt.failed(attempt.loss(found.reason))
 
 

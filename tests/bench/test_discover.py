@@ -39,8 +39,14 @@ def test_the_only_model_is_taken_and_a_known_server_recognized() -> None:
     assert endpoint.dialect.fixed_length == {"ignore_eos": True}
 
 
-def test_an_unknown_server_gets_the_plain_dialect() -> None:
+def test_the_tokenizer_of_an_unknown_server_is_found() -> None:
     with ScriptedServer() as server:
+        dialect = discover(server.url).dialect
+    assert (dialect.name, dialect.tokenize_path, dialect.tokenize_field) == ("openai", "/tokenize", "content")
+
+
+def test_an_unknown_server_gets_the_plain_dialect() -> None:
+    with ScriptedServer(tokenizer=False) as server:
         dialect = discover(server.url).dialect
     assert dialect.name == "openai" and dialect.tokenize_path is None and not dialect.fixed_length
 

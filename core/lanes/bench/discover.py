@@ -67,9 +67,29 @@ def discover(url: str, model: str | None = None, api_key_env: str | None = None)
     if found is None:
         raise UsageError(f"{base} does not serve {model}", f"It serves {', '.join(names)}" if names else None)
     kind = str(found.get("owned_by", "")).lower().replace(".", "")
-    hints: dict[str, Any] = _DIALECTS.get(kind, {})
-    name = kind if hints else "openai"
+    name = kind if kind in _DIALECTS else "openai"
+    hints = _DIALECTS.get(kind) or _tokenizer(base, model, api_key(api_key_env))
     return Endpoint(url=base, model=model, dialect=Dialect(name=name, api_key_env=api_key_env, **hints))
+
+
+def _tokenizer(base: str, model: str, key: str | None) -> dict[str, Any]:
+    """Where a server of an unknown kind counts tokens, if it does: most have /tokenize, under one of two
+    fields."""
+    import httpx2
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx2.Client(trust_env=False, timeout=_TIMEOUT_S, follow_redirects=False) as client:
+        for name in ("content", "prompt"):
+            body = {"model": model, name: "one two three four five six seven eight"}
+            try:
+                answer = client.post(f"{base}/tokenize", headers=headers, json=body)
+                told = answer.json() if answer.status_code == 200 else None
+            except (httpx2.HTTPError, ValueError):
+                return {}
+            # Some answer an unknown field with no tokens at all.
+            if isinstance(told, dict) and (told.get("count") or len(told.get("tokens") or ()) > 1):
+                return {"tokenize_path": "/tokenize", "tokenize_field": name}
+    return {}
 
 
 def _models(base: str, key: str | None) -> list[dict[str, Any]]:

@@ -12,8 +12,18 @@ from lanes.bench.plan import Cell
 from lanes.bench.stream import Stream
 
 _LENGTH_OFF = 0.02
+_WHOLE_WORDS = 4
+"""Tokens by which a short prompt may be off: it is cut at whole words."""
 _ACCOUNT_OFF = 0.05
 _LATE_S = 0.010
+_K1 = {
+    "usage": "told by the stream's running usage",
+    "token_ids": "counted from its token ids",
+    "logprobs": "counted from its logprobs",
+    "single": "one, as there were as many deltas as tokens",
+    "tokenizer": "counted by the server's tokenizer",
+}
+"""Sources of `FirstDelta` in words."""
 _EXPECTED_FINISH = {"length", "stop", "tool_calls", None}
 
 
@@ -77,7 +87,7 @@ def _prompt(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> 
 
 
 def _off(got: float, asked: int) -> bool:
-    return abs(got - asked) > max(_LENGTH_OFF * asked, 2)
+    return abs(got - asked) > max(_LENGTH_OFF * asked, _WHOLE_WORDS)
 
 
 def _cache(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
@@ -151,7 +161,7 @@ def remarks(terms: Terms, passes: Sequence[Pass]) -> Iterator[str]:
     if "average" in sources:
         yield "decode is approximate: the tokens of the first delta are an average"
     elif sources:
-        yield f"tokens of the first delta by {' or '.join(sources)}"
+        yield f"tokens of the first delta (k1): {', '.join(_K1[source] for source in sources)}"
     if not terms.cell.depth and any(s.cached_tokens is None for s in streams):
         yield "the server does not tell its cached tokens: that prompts were cold rests on their nonce"
     asked = terms.cell.pp + terms.cell.depth

@@ -32,6 +32,7 @@ def command(
     from lanes.errors import UsageError
     from lanes.journal import Journal
     from lanes.results.store import Store
+    from lanes.runs import UNBELIEVED
 
     if lane is not None and url is not None:
         raise UsageError("name a lane or a --url, not both")
@@ -53,7 +54,8 @@ def command(
                 )
                 status, reason = found.status, found.reason
                 code = 0 if status == "measured" else 1
-                next_step = None if code == 0 else "look at the server's own log"
+                if code:
+                    next_step = UNBELIEVED if found.served else "look at the server's own log"
             finally:
                 journal.record("lane-end", lane=index, status=status, reason=reason, next_step=next_step)
                 journal.end(code)

@@ -71,7 +71,8 @@ def _status(cell: dict[str, Any], lane: dict[str, Any]) -> str:
 
 
 def _notes(document: dict[str, Any]) -> Iterator[str]:
-    yield "Medians with 95% intervals over n passes within one launch; decode at c > 1 is one stream's."
+    if any(c["metrics"] for lane in document["lanes"] for i in lane["instruments"] for c in i["cells"]):
+        yield "Medians with 95% intervals over n passes within one launch; decode at c > 1 is one stream's."
     for lane in document["lanes"]:
         for instrument in lane["instruments"]:
             for cell in instrument["cells"]:
