@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import attrs
 import psutil
 import pytest
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 SLEEPY = """
 import sys
@@ -76,12 +78,13 @@ class Lanes:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.env = {**os.environ, "LANES_HOME": str(home), "COLUMNS": "200"}
+        self.path: list[Path] = []
         self.started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "lanes", *arguments],
-            env=self.env,
+            env=self.env | {"PYTHONPATH": os.pathsep.join(map(str, self.path))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -159,13 +162,23 @@ def lanes(tmp_path: Path) -> Iterator[Lanes]:
 
 
 @pytest.fixture
-def echo(lanes: Lanes) -> Lanes:
-    """`lanes` where the example engine is installed."""
-    from importlib.metadata import entry_points
-
+def echo(lanes: Lanes, tmp_path: Path) -> Lanes:
+    """`lanes` where the example engine is installed: by pip, or else in a folder of the test's own."""
     if "echo" not in entry_points(group="lanes.engines").names:
-        pytest.skip("lanes-echo is not installed: pip install -e examples/lanes-echo")
+        folder = tmp_path / "echo-site"
+        folder.mkdir()
+        (folder / "lanes_echo").symlink_to(EXAMPLES / "lanes-echo" / "lanes_echo")
+        _metadata(folder, "lanes-echo", "[lanes.engines]\necho = lanes_echo.engine\n")
+        lanes.path.append(folder)
     return lanes
+
+
+def _metadata(folder: Path, distribution: str, entry_points: str) -> None:
+    """What pip writes beside an installed distribution."""
+    info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entry_points)
 
 
 @pytest.fixture
@@ -173,18 +186,15 @@ def site(tmp_path: Path, lanes: Lanes) -> Callable[[str, str, str, dict[str, str
     """A folder on the path in which plugins are installed as pip would: a module and its metadata."""
     folder = tmp_path / "site"
     folder.mkdir()
-    lanes.env["PYTHONPATH"] = str(folder)
+    lanes.path.append(folder)
 
     def install(distribution: str, module: str, source: str, entry_points: dict[str, str]) -> None:
         (folder / f"{module}.py").write_text(source)
-        info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
         groups: dict[str, list[str]] = {}
         for name, group in entry_points.items():
             groups.setdefault(group, []).append(f"{name} = {module}")
         text = "\n".join(f"[{g}]\n" + "\n".join(lines) for g, lines in groups.items())
-        (info / "entry_points.txt").write_text(text + "\n")
+        _metadata(folder, distribution, text + "\n")
 
     return install
 

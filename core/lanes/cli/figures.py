@@ -53,7 +53,10 @@ def _figures(cell: dict[str, Any]) -> Iterator[str]:
 
 
 def interval(value: dict[str, Any]) -> str:
-    """`41.7 [38.8, 43.0]`: the median and its 95% interval, with three or four digits that count."""
+    """`41.7 [38.8, 43.0]`: the median and its 95% interval, with three or four digits that count. One
+    pass has no interval."""
+    if value["n"] < 2:
+        return _number(value["median"])
     return f"{_number(value['median'])} [{_number(value['lo'])}, {_number(value['hi'])}]"
 
 

@@ -10,7 +10,7 @@ from lanes_llamacpp import gguf, models, servers
 from lanes_llamacpp.options import LlamaOptions
 
 _BUILD = "https://github.com/ggml-org/llama.cpp/blob/master/docs/build.md"
-_WHEELS = "https://pypi.org/project/xllamacpp/"
+_WHEELS = "https://github.com/xorbitsai/xllamacpp"
 _SERVER_README = "https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md"
 _GIB = 2**30
 
