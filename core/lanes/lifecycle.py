@@ -169,7 +169,7 @@ class Attempt:
             self.record, stop=stop, endpoint=launch.endpoint, argv=tuple(by_rank[r].argv for r in order)
         )
         self.journal.record(
-            "launched", lane=self.index, launch=describe.launch(launch), log=str(self.record.folder)
+            "launched", lane=self.index, launch=describe.launch(launch), folder=str(self.record.folder)
         )
         for rank in order:
             process.start(self.record.folder, by_rank[rank], stop, self.owner)

@@ -19,6 +19,7 @@ COMMANDS = {
     "bench": "Measure any OpenAI-compatible server, started by anyone.",
     "engines": "List the engines and extensions that are installed.",
     "recipes": "List the recipes, or show one.",
+    "scan": "Show which GPU code files hold, and whether it runs on a GPU.",
     "history": "List past runs, or show one.",
 }
 
@@ -70,7 +71,7 @@ def main() -> None:
     from lanes.errors import LanesError
 
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="lanes", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = error.exit_code

@@ -77,9 +77,10 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
     if any(c["metrics"] for lane in document["lanes"] for i in lane["instruments"] for c in i["cells"]):
         yield "Medians with 95% intervals over n passes within one launch; decode at c > 1 is one stream's."
     for lane in document["lanes"]:
-        for instrument in lane["instruments"]:
-            for cell in instrument["cells"]:
-                for note in cell["notes"]:
-                    yield f"{lane['name']}, {cell_name(cell)}: {note}"
+        cells = [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
+        for note in dict.fromkeys(note for cell in cells for note in cell["notes"]):
+            held = [cell_name(cell) for cell in cells if note in cell["notes"]]
+            where = f", {', '.join(held)}" if len(held) < len(cells) else ""
+            yield f"{lane['name']}{where}: {note}"
         if lane["next_step"]:
             yield f"{lane['name']}: {lane['next_step']}"

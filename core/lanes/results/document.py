@@ -6,6 +6,7 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     new-lane       name, engine, recipe, cluster, environment, overrides, url
     findings       verdict, findings
     phase          phase
+    launched       launch, folder
     instrument     instrument, plan
     pass           instrument, cell, measured
     cell           instrument, cell
