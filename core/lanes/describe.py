@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -32,14 +33,14 @@ def recipe(lane: Lane) -> dict[str, Any] | None:
     return {**plain(lane.recipe), "options": options, "env": hide(lane.recipe.env)}
 
 
-def environment(engine: Engine, node: Node) -> dict[str, Any]:
+def environment(engine: Engine, nodes: Sequence[Node]) -> dict[str, Any]:
     """Versions and hardware: what a figure depends on."""
     info = engine.ask("lanes_engine")
     return {
         "lanes": __version__,
         "plugin": engine.plugin.distribution,
         "engine_version": info.version,
-        "node": plain(node),
+        "nodes": plain(tuple(nodes)),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_average": list(os.getloadavg()),

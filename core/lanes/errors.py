@@ -10,6 +10,7 @@
     |   +-- StagingError                     a file could not be brought to where the lane needs it
     |   +-- StartError                       a process could not be started
     +-- Unrunnable             exit code 3   findings say that the lane cannot run here
+    |   +-- Unmeasurable                     it may run, and there is no server to measure
     +-- Claimed                exit code 4   somebody else holds the nodes
 
 Each carries one sentence that says what is wrong and where, and one that says what to do next.
@@ -66,6 +67,10 @@ class Unrunnable(LanesError):
     """Findings say that the lane cannot run here."""
 
     exit_code = 3
+
+
+class Unmeasurable(Unrunnable):
+    """The lane may run here, but there is nothing to measure."""
 
 
 class Claimed(LanesError):

@@ -12,11 +12,12 @@ from collections.abc import Collection
 
 import attrs
 
-from lanes import describe, diagnosis, health, paths, records, staging, verdicts
-from lanes.errors import LaneError, LanesError, Unrunnable
+from lanes import checks, describe, diagnosis, health, nodes, paths, records, staging, verdicts
+from lanes.errors import LaneError, LanesError, Unmeasurable, Unrunnable
 from lanes.executors import process
 from lanes.interrupts import held_off
 from lanes.journal import Journal
+from lanes.nodes import Place
 from lanes.plugins import Engine
 from lanes.types import (
     Cause,
@@ -31,8 +32,8 @@ from lanes.types import (
     Seat,
     Staged,
     StageItem,
-    Verdict,
 )
+from lanes.verdicts import Judgement
 
 
 @attrs.frozen(kw_only=True)
@@ -59,28 +60,42 @@ class Preview:
     """What a run of a lane would do; `launch` is None where that cannot be told, with the `problem`."""
 
     findings: tuple[Finding, ...]
-    verdict: Verdict
+    judgement: Judgement
     items: tuple[StageItem, ...] = ()
     launch: Launch | None = None
     problem: str | None = None
 
 
-def preview(bound: Bound, node: Node, despite: Collection[str] = ()) -> Preview:
+def preview(bound: Bound, place: Place, despite: Collection[str] = ()) -> Preview:
     """Ask the engine everything, and do nothing: values that only a launch knows are symbolic."""
-    findings = verdicts.examine(bound.engine, bound.lane, (node,))
-    verdict, _ = verdicts.fold(findings, despite=despite)
+    findings = checks.examine(bound.engine, bound.lane, place.nodes)
+    judgement = verdicts.judge(findings, despite)
     placement = Placement(
-        seats=tuple(Seat(rank=r, node=node) for r in range(_ranks(bound.lane))),
+        seats=_seats(bound.lane, place),
         http_port="<free port>",
         rendezvous_port="<free port>",
     )
     try:
-        items = tuple(bound.engine.ask("lanes_stage", lane=bound.lane))
+        items = _items(bound.engine, bound.lane)
         staged = Staged(paths={item.name: _symbolic(item) for item in items})
         launch = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
     except LanesError as error:
-        return Preview(findings=findings, verdict=verdict, problem=str(error))
-    return Preview(findings=findings, verdict=verdict, items=items, launch=launch)
+        return Preview(findings=findings, judgement=judgement, problem=str(error))
+    return Preview(findings=findings, judgement=judgement, items=items, launch=launch)
+
+
+def _seats(lane: Lane, place: Place) -> tuple[Seat, ...]:
+    """A seat for each rank; where there are too few nodes, with words for those that are missing."""
+    missing = range(len(place.seats), _ranks(lane))
+    if not missing:
+        return place.seats[: _ranks(lane)]
+    return nodes.seats([*place.nodes, *(Node(name=f"node {rank + 1}") for rank in missing)])
+
+
+def _items(engine: Engine, lane: Lane) -> tuple[StageItem, ...]:
+    """What the engine wants staged, and what the recipe itself does."""
+    wanted = tuple(engine.ask("lanes_stage", lane=lane))
+    return (*wanted, *lane.recipe.staging, *lane.recipe.scripts) if lane.recipe else wanted
 
 
 def _symbolic(item: StageItem) -> str:
@@ -94,14 +109,9 @@ def _ranks(lane: Lane) -> int:
 class Attempt:
     """A lane that this program brings up, holds, and takes down."""
 
-    def __init__(self, bound: Bound, node: Node, journal: Journal, port: int | None = None) -> None:
-        self.lane, self.engine, self.node, self.journal, self.port = (
-            bound.lane,
-            bound.engine,
-            node,
-            journal,
-            port,
-        )
+    def __init__(self, bound: Bound, place: Place, journal: Journal, port: int | None = None) -> None:
+        self.lane, self.engine = bound.lane, bound.engine
+        self.place, self.journal, self.port = place, journal, port
         self.phase = "starting"
         self.record: records.Record | None = None
         self.launch_data: Launch | None = None
@@ -111,7 +121,7 @@ class Attempt:
             engine=self.engine.name,
             recipe=describe.recipe(self.lane),
             cluster=self.lane.cluster,
-            environment=describe.environment(self.engine, node),
+            environment=describe.environment(self.engine, place.nodes),
         )
 
     def enter(self, phase: str) -> None:
@@ -127,19 +137,26 @@ class Attempt:
     # -- up ------------------------------------------------------------------------------------
 
     def check(self, despite: Collection[str] = ()) -> None:
-        """Ask whether the lane can run here. Raises `Unrunnable` with the reason that decided."""
+        """Ask whether the lane can run and be measured here. Raises `Unrunnable` with all that blocks it."""
         self.enter("checking")
-        findings = verdicts.examine(self.engine, self.lane, (self.node,))
-        verdict, decisive = verdicts.fold(findings, despite=despite)
+        findings = checks.examine(self.engine, self.lane, self.place.nodes)
+        judged = verdicts.judge(findings, despite)
         self.journal.record(
             "findings",
             lane=self.index,
-            verdict=verdict.value,
+            verdict=judged.verdict.value,
             findings=[describe.finding(f) for f in findings],
             overrides=sorted(q for q in despite if any(f.question == q for f in findings)),
         )
-        if verdict is Verdict.UNRUNNABLE and decisive is not None:
-            raise Unrunnable(decisive.reason, decisive.next_step)
+        if judged.status == "unrunnable":
+            raise Unrunnable(judged.reason, judged.next_step)
+        if judged.status == "unmeasurable":
+            raise Unmeasurable(judged.reason, judged.next_step)
+        if self.place.hypothetical:
+            raise Unmeasurable(
+                f"nothing is launched on {self.place.name}, hardware that was only asked about",
+                "leave --arch out where that hardware is",
+            )
 
     def stage(self) -> Staged:
         """Bring the lane's files here. Raises `StagingError`."""
@@ -150,16 +167,17 @@ class Attempt:
             self.journal.run,
         )
         self.enter("staging")
-        items = self.engine.ask("lanes_stage", lane=self.lane)
         return staging.stage(
-            items, paths.staged(), lambda name, done, total: self.progress(_bytes(name, done, total))
+            _items(self.engine, self.lane),
+            paths.staged(),
+            lambda name, done, total: self.progress(_bytes(name, done, total)),
         )
 
     def launch(self, staged: Staged) -> Launch:
         """Start every rank in the engine's order. Raises `StartError`."""
         assert self.record is not None
         self.enter("launching")
-        placement = process.place(self.node, _ranks(self.lane), self.port)
+        placement = process.place(self.place.nodes[0], _ranks(self.lane), self.port)
         launch: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
         stop = self.engine.ask("lanes_stop", lane=self.lane, launch=launch)
         self.launch_data = launch
@@ -214,7 +232,8 @@ class Attempt:
     def failed(self, error: LanesError) -> Outcome:
         """Turn an error into an outcome: a dead process comes first, and the engine's plugin says why."""
         if isinstance(error, Unrunnable):
-            return Outcome(status="unrunnable", reason=error.message, next_step=error.next_step)
+            status = "unmeasurable" if isinstance(error, Unmeasurable) else "unrunnable"
+            return Outcome(status=status, reason=error.message, next_step=error.next_step)
         if self.record is None or self.launch_data is None or not isinstance(error, LaneError):
             return Outcome(status="failed", reason=error.message, next_step=error.next_step)
         ended = process.ended(self.record.folder)

@@ -3,6 +3,7 @@
 ::
 
     recipes/          the user's own recipes
+    clusters/         the user's clusters
     lanes/<id>/       one folder a started lane: what was launched, logs, how processes ended
     history.sqlite    the store: every run, as it happened
     staged/           model files that were joined from parts or copied
@@ -24,6 +25,10 @@ def _home(kind: str) -> Path:
 
 def recipes() -> Path:
     return _home("config") / "recipes"
+
+
+def clusters() -> Path:
+    return _home("config") / "clusters"
 
 
 def lanes() -> Path:

@@ -162,11 +162,15 @@ def find(name: str, plugins: Plugins, overrides: Mapping[str, str] | None = None
 
 
 def default(
-    engine: Engine, plugins: Plugins, nodes: int, overrides: Mapping[str, str] | None = None
+    engine: Engine, plugins: Plugins, nodes: int | None, overrides: Mapping[str, str] | None = None
 ) -> Recipe:
-    """The recipe that an engine declares for this number of nodes. Raises `UsageError` when there is
-    none, or when several would do."""
-    names: Sequence[str] = engine.ask("lanes_engine").default_recipes.get(nodes, ())
+    """The recipe that an engine declares for this number of nodes; where there is none (or the number is
+    not known), that for the fewest: its check then says what it would need. Raises `UsageError` when
+    there is none at all, or when several would do."""
+    declared: Mapping[int, Sequence[str]] = engine.ask("lanes_engine").default_recipes
+    if nodes not in declared:
+        nodes = min(declared, default=nodes)
+    names = declared.get(nodes or 0, ())
     if len(names) == 1:
         return find(names[0], plugins, overrides)
     if names:
@@ -176,7 +180,7 @@ def default(
         )
     others = ", ".join(e.name for e in listed(plugins, engine.name))
     raise UsageError(
-        f"engine {engine.name!r} has no default recipe for {nodes} node(s)",
+        f"engine {engine.name!r} has no default recipe",
         f"name one with --recipe ({others})" if others else "name a recipe's file with --recipe",
     )
 

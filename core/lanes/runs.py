@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from lanes import measuring, nodes
+from lanes import measuring
 from lanes.errors import LanesError
 from lanes.journal import Journal
 from lanes.lifecycle import Attempt, Bound, Outcome
+from lanes.nodes import Place
 from lanes.types import Endpoint
 
 if TYPE_CHECKING:
@@ -24,12 +25,13 @@ INTERRUPTED = Outcome(status="interrupted", reason="interrupted by the user")
 
 def run(
     bounds: Sequence[Bound],
+    places: Sequence[Place],
     plan: Plan,
     journal: Journal,
     port: int | None = None,
     despite: Collection[str] = (),
 ) -> list[Outcome]:
-    """Bring up, measure and take down each lane in turn.
+    """Bring up, measure and take down each lane in turn, each at its place.
 
     A lane that fails or cannot run is an outcome with its reason, never an exception. Raises
     `KeyboardInterrupt` after cleaning up, and leaves the rest out.
@@ -37,10 +39,9 @@ def run(
     outcomes = []
     # The same prompts for every lane of the run, fresh in the next one.
     plan = attrs.evolve(plan, comparison=journal.run)
-    node = nodes.local()
-    for bound in bounds:
+    for bound, place in zip(bounds, places, strict=True):
         outcome = INTERRUPTED
-        attempt = Attempt(bound, node, journal, port)
+        attempt = Attempt(bound, place, journal, port)
         try:
             endpoint = attempt.up(despite)
             outcome = _measured(attempt, endpoint, plan, journal)

@@ -1,39 +1,67 @@
 """Fold findings into a verdict.
 
 Within a question the strongest evidence wins (OBSERVED > PROBED > DECLARED), and among equals the
-worse answer. Across the questions of one kind the worst wins; the kinds stay apart. No finding at all
-is UNKNOWN, never RUNNABLE.
+worse answer. Across the questions of one kind the worst wins; the kinds stay apart: whether there is a
+server to measure says nothing about the hardware. No finding at all is UNKNOWN, never RUNNABLE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from lanes.plugins import Engine
-from lanes.types import Evidence, Finding, Kind, Lane, Node, Verdict
+from attrs import frozen
+
+from lanes.types import Finding, Kind, Verdict
 
 
-def examine(engine: Engine, lane: Lane, nodes: Sequence[Node]) -> tuple[Finding, ...]:
-    """Ask the engine and all extensions whether a lane can run on these nodes.
+@frozen(kw_only=True)
+class Judgement:
+    """What findings come to: `verdict` on running the lane at all, `serving` on measuring it, and the
+    `blockers` of both, in the order in which they were found."""
 
-    A check that raises or returns the wrong type becomes an UNKNOWN finding.
-    """
-    findings: list[Finding] = []
-    for title, result in engine.collect("lanes_check", lane=lane, nodes=nodes):
-        if isinstance(result, Exception):
-            findings.append(
-                Finding(
-                    question="check",
-                    verdict=Verdict.UNKNOWN,
-                    kind=Kind.CONFIGURATION,
-                    reason=f"the check of {title} failed: {result}",
-                    source=title,
-                    evidence=Evidence.OBSERVED,
-                )
-            )
-        else:
-            findings.extend(result)
-    return tuple(findings)
+    verdict: Verdict
+    serving: Verdict
+    blockers: tuple[Finding, ...] = ()
+
+    @property
+    def status(self) -> str | None:
+        """`unrunnable`, `unmeasurable` (it may run, and there is no server), or None: go on."""
+        if self.verdict is Verdict.UNRUNNABLE:
+            return "unrunnable"
+        return "unmeasurable" if self.serving is Verdict.UNRUNNABLE else None
+
+    @property
+    def reason(self) -> str:
+        """All blockers in one sentence."""
+        return "; ".join(finding.reason for finding in self.blockers)
+
+    @property
+    def next_step(self) -> str | None:
+        """What to do about the first blocker for which there is something to do."""
+        return next((finding.next_step for finding in self.blockers if finding.next_step), None)
+
+
+def judge(findings: Iterable[Finding], despite: Collection[str] = ()) -> Judgement:
+    """Judge a lane; questions named in `despite` are left out: the person goes on against them."""
+    counted = [f for f in decisive(findings) if f.question not in despite]
+    serving = [f for f in counted if f.kind is Kind.SERVING]
+    running = [f for f in counted if f.kind is not Kind.SERVING]
+    return Judgement(
+        verdict=_worst(running),
+        serving=_worst(serving),
+        blockers=tuple(f for f in counted if f.verdict is Verdict.UNRUNNABLE),
+    )
+
+
+def fold(
+    findings: Iterable[Finding], kind: Kind | None = None, despite: Collection[str] = ()
+) -> tuple[Verdict, Finding | None]:
+    """The verdict of one kind (or over all), and the finding that decided it."""
+    counted = [f for f in decisive(findings) if kind in (None, f.kind) and f.question not in despite]
+    if not counted:
+        return Verdict.UNKNOWN, None
+    worst = max(counted, key=lambda f: f.verdict.severity)
+    return worst.verdict, worst
 
 
 def decisive(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -50,15 +78,5 @@ def _rank(finding: Finding) -> tuple[int, int]:
     return finding.evidence.strength, finding.verdict.severity
 
 
-def fold(
-    findings: Iterable[Finding], kind: Kind | None = None, despite: Collection[str] = ()
-) -> tuple[Verdict, Finding | None]:
-    """The verdict of one kind (or over all), and the finding that decided it.
-
-    Questions named in `despite` are left out: the person goes on against them.
-    """
-    counted = [f for f in decisive(findings) if kind in (None, f.kind) and f.question not in despite]
-    if not counted:
-        return Verdict.UNKNOWN, None
-    worst = max(counted, key=lambda f: f.verdict.severity)
-    return worst.verdict, worst
+def _worst(findings: Collection[Finding]) -> Verdict:
+    return max((f.verdict for f in findings), key=lambda v: v.severity, default=Verdict.UNKNOWN)

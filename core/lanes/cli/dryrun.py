@@ -10,17 +10,22 @@ import click
 
 from lanes import describe, lifecycle
 from lanes.cli import output
-from lanes.types import Node, Verdict
+from lanes.nodes import Place
+from lanes.types import Verdict
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
 
 
 def show(
-    bounds: Sequence[lifecycle.Bound], node: Node, despite: Collection[str], plan: Plan | None, as_json: bool
+    bounds: Sequence[lifecycle.Bound],
+    places: Sequence[Place],
+    despite: Collection[str],
+    plan: Plan | None,
+    as_json: bool,
 ) -> int:
     """Print the preview of each lane; return 3 when one cannot run, else 0."""
-    previews = [(bound, lifecycle.preview(bound, node, despite)) for bound in bounds]
+    previews = [(b, lifecycle.preview(b, place, despite)) for b, place in zip(bounds, places, strict=True)]
     if as_json:
         output.print_json([_data(bound, preview) for bound, preview in previews])
     else:
@@ -29,7 +34,7 @@ def show(
         if plan is not None:
             cells = ", ".join(str(c) for c in plan.cells)
             click.echo(f"measure: {cells}; {plan.warmups} warm-ups and {plan.passes} passes each")
-    return 3 if any(preview.verdict is Verdict.UNRUNNABLE for _, preview in previews) else 0
+    return 3 if any(preview.judgement.status for _, preview in previews) else 0
 
 
 def _data(bound: lifecycle.Bound, preview: lifecycle.Preview) -> dict[str, Any]:
@@ -37,7 +42,8 @@ def _data(bound: lifecycle.Bound, preview: lifecycle.Preview) -> dict[str, Any]:
         "lane": bound.lane.name,
         "engine": bound.engine.name,
         "recipe": describe.recipe(bound.lane),
-        "verdict": preview.verdict.value,
+        "verdict": preview.judgement.verdict.value,
+        "serving": preview.judgement.serving.value,
         "findings": [describe.finding(f) for f in preview.findings],
         "stage": [{"kind": type(i).__name__, **describe.plain(i)} for i in preview.items],
         "launch": describe.launch(preview.launch) if preview.launch else None,
@@ -46,7 +52,7 @@ def _data(bound: lifecycle.Bound, preview: lifecycle.Preview) -> dict[str, Any]:
 
 
 def _print(bound: lifecycle.Bound, preview: lifecycle.Preview) -> None:
-    click.echo(f"{bound.lane.name} ({bound.engine.plugin.title}): {preview.verdict.value}")
+    click.echo(f"{bound.lane.name} ({bound.engine.plugin.title}): {preview.judgement.verdict.value}")
     for finding in preview.findings:
         click.echo(f"  {finding.verdict.value}: {finding.question}: {finding.reason} [{finding.source}]")
         if finding.verdict is Verdict.UNRUNNABLE and finding.next_step:

@@ -12,6 +12,7 @@ from lanes.errors import UsageError
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
     from lanes.lifecycle import Bound
+    from lanes.nodes import Place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,6 +103,14 @@ def lane(command: F) -> F:
                 help="Set a key of the recipe: an option (threads=2), env.NAME=value, patience_s=3600; may be repeated.",
             ),
             click.option(
+                "--arch",
+                metavar="A",
+                help="Ask about this hardware instead of what is here: gb10, h200, sm_90, gfx942; nothing is launched.",
+            ),
+            click.option(
+                "--cluster", metavar="C", help="Ask about this cluster, by name or file; nothing is launched."
+            ),
+            click.option(
                 "--port", type=click.IntRange(1, 65535), help="Serve on this port (default: a free one)."
             ),
             click.option(
@@ -122,11 +131,16 @@ def bind(
     recipe_names: Sequence[str],
     model: str | None,
     settings: Sequence[tuple[str, str]],
-) -> list[Bound]:
-    """The lanes that a command line names: one for each recipe, and one for each engine without any.
+    arch: str | None = None,
+    cluster: str | None = None,
+) -> tuple[list[Bound], list[Place]]:
+    """The lanes that a command line names, each with its place: one for each recipe, and one for each
+    engine without any.
 
     Raises `UsageError`: everything that is misspelt is found before anything starts.
     """
+    import attrs
+
     from lanes import recipes
     from lanes.lifecycle import Bound
     from lanes.plugins import Plugins
@@ -135,6 +149,7 @@ def bind(
         raise UsageError(
             "say what to run: --engine E or --recipe R", "`lanes engines` and `lanes recipes` list them"
         )
+    where = _Where(arch, cluster)
     plugins = Plugins()
     wanted = {name: plugins.engine(name) for name in engines}
     overrides = dict(settings)
@@ -149,12 +164,36 @@ def bind(
             found.append(
                 recipes.of_model(name, model, overrides)
                 if model is not None
-                else recipes.default(engine, plugins, 1, overrides)
+                else recipes.default(engine, plugins, where.size, overrides)
             )
     if model is not None and recipe_names:
         found = [recipes.with_model(one, model) for one in found]
-    return [
-        Bound(lane=recipes.lane(one, engine), engine=engine)
-        for one in found
-        for engine in [plugins.engine(one.engine)]
-    ]
+    bounds, places = [], []
+    for one in found:
+        engine = plugins.engine(one.engine)
+        places.append(where.place(one.nodes))
+        lane = attrs.evolve(recipes.lane(one, engine), cluster=places[-1].name)
+        bounds.append(Bound(lane=lane, engine=engine))
+    return bounds, places
+
+
+class _Where:
+    """What --arch and --cluster come to. Raises `UsageError` for names that are not known."""
+
+    def __init__(self, arch: str | None, cluster: str | None) -> None:
+        from lanes import clusters, nodes
+
+        if arch and cluster:
+            raise UsageError("--arch and --cluster exclude each other", "give one of them")
+        self._arch = arch
+        self._fixed = clusters.place(clusters.find(cluster)) if cluster else None if arch else nodes.here()
+
+    @property
+    def size(self) -> int | None:
+        """The number of nodes, None where hardware is asked about that may be had in any number."""
+        return len(self._fixed.seats) if self._fixed else None
+
+    def place(self, count: int) -> Place:
+        from lanes import nodes
+
+        return self._fixed or nodes.hypothetical(str(self._arch), count)

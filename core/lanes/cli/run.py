@@ -22,6 +22,8 @@ def command(
     recipes: tuple[str, ...],
     model: str | None,
     settings: tuple[tuple[str, str], ...],
+    arch: str | None,
+    cluster: str | None,
     port: int | None,
     despite: tuple[str, ...],
     dry_run: bool,
@@ -33,16 +35,16 @@ def command(
     Each lane is checked, staged, launched, measured and stopped in turn; one that fails or cannot run
     is a row with its reason. Every pass is kept as it ends: see `lanes history`.
     """
-    from lanes import interrupts, nodes, paths, records, runs
+    from lanes import interrupts, paths, records, runs
     from lanes.cli import dryrun, figures
     from lanes.cli.progress import Screen
     from lanes.journal import Journal
     from lanes.results.store import Store
 
-    bounds = options.bind(engines, recipes, model, settings)
+    bounds, places = options.bind(engines, recipes, model, settings, arch, cluster)
     made = options.make_plan("", **plan)
     if dry_run:
-        return dryrun.show(bounds, nodes.local(), despite, made, as_json)
+        return dryrun.show(bounds, places, despite, made, as_json)
     interrupts.install()
     for record, how in records.mend_all():
         click.echo(f"lanes: cleaned up after {record.id}: {how.sentence}", err=True)
@@ -51,7 +53,7 @@ def command(
             journal = Journal(store, screen, command="run")
             code = 130
             try:
-                outcomes = runs.run(bounds, made, journal, port, despite)
+                outcomes = runs.run(bounds, places, made, journal, port, despite)
                 code = runs.exit_code(outcomes)
             finally:
                 journal.end(code)

@@ -23,6 +23,8 @@ def command(
     recipe: str | None,
     model: str | None,
     settings: tuple[tuple[str, str], ...],
+    arch: str | None,
+    cluster: str | None,
     port: int | None,
     despite: tuple[str, ...],
     dry_run: bool,
@@ -33,7 +35,7 @@ def command(
     Returns when the lane is ready, with its address on stdout. `lanes status`, `lanes logs`,
     `lanes bench` and `lanes stop` work on it from any terminal.
     """
-    from lanes import interrupts, nodes, paths, records
+    from lanes import interrupts, paths, records
     from lanes.cli import dryrun
     from lanes.cli.progress import Screen
     from lanes.journal import Journal
@@ -41,15 +43,17 @@ def command(
     from lanes.results.store import Store
     from lanes.runs import INTERRUPTED
 
-    bounds = options.bind([engine] if engine else [], [recipe] if recipe else [], model, settings)
+    bounds, places = options.bind(
+        [engine] if engine else [], [recipe] if recipe else [], model, settings, arch, cluster
+    )
     if dry_run:
-        return dryrun.show(bounds, nodes.local(), despite, None, as_json)
+        return dryrun.show(bounds, places, despite, None, as_json)
     interrupts.install()
     for record, how in records.mend_all():
         click.echo(f"lanes: cleaned up after {record.id}: {how.sentence}", err=True)
     with Store(paths.history()) as store, Screen() as screen:
         journal = Journal(store, screen, command="serve")
-        attempt = Attempt(bounds[0], nodes.local(), journal, port)
+        attempt = Attempt(bounds[0], places[0], journal, port)
         outcome: Outcome | None = INTERRUPTED
         code = 130
         try:
@@ -58,7 +62,7 @@ def command(
             outcome, code = None, 0
         except LanesError as error:
             outcome = attempt.failed(error)
-            code = 3 if outcome.status == "unrunnable" else 1
+            code = 3 if outcome.status in ("unrunnable", "unmeasurable") else 1
         finally:
             if outcome is not None:
                 outcome = attempt.stop(outcome)

@@ -38,7 +38,7 @@ class ServingTests:
         """A lane that is about to be started, and is stopped whatever the test does."""
         monkeypatch.setenv("LANES_HOME", str(home))
         with Store(paths.history()) as store:
-            attempt = Attempt(bound, nodes.local(), Journal(store, lambda kind, data: None))
+            attempt = Attempt(bound, nodes.here(), Journal(store, lambda kind, data: None))
             try:
                 yield attempt
             finally:

@@ -1,0 +1,100 @@
+"""Clusters: TOML files -> places.
+
+A cluster is kept in the user's `clusters/` folder, or named by the path of its file. What it says of its
+nodes is declared, not seen.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from lanes import paths
+from lanes.errors import UsageError
+from lanes.nodes import Place
+from lanes.structure import Mistake, structure
+from lanes.types import Node, Seat
+
+
+@frozen(kw_only=True)
+class ClusterNode:
+    """One host. `ssh` is what `ssh` takes; `address` and `interface` are those of the network between
+    the nodes; `gpu` is a name that people use (`gb10`), `gpus` how many of them it has."""
+
+    name: str
+    ssh: str | None = None
+    address: str | None = None
+    interface: str | None = None
+    gid_index: int | None = None
+    gpu: str | None = None
+    gpus: int = 1
+
+
+@frozen(kw_only=True)
+class Cluster:
+    """Hosts in the order of ranks. A `protected` one is never changed by `lanes`."""
+
+    name: str
+    description: str = ""
+    source: str = ""
+    protected: bool = False
+    nodes: tuple[ClusterNode, ...]
+
+
+def find(name: str) -> Cluster:
+    """The cluster of this name, or in this file. Raises UsageError."""
+    if name.endswith(".toml") or "/" in name:
+        return _read(Path(name).expanduser())
+    known = {file.stem: file for file in sorted(paths.clusters().glob("*.toml"))}
+    if name in known:
+        return _read(known[name])
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    where = f"known are: {', '.join(known)}" if known else f"put its file into {paths.clusters()}"
+    raise UsageError(f"there is no cluster {name!r}", f"{hint}{where}; a file is named by its path")
+
+
+def _read(file: Path) -> Cluster:
+    try:
+        document: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no cluster file {file}", "name one that exists") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not TOML: {error}", "mend the line that it names") from None
+    try:
+        cluster = structure(document, Cluster)
+    except Mistake as mistake:
+        raise UsageError(f"{file}: {mistake.key}: {mistake.problem}") from None
+    if not cluster.nodes:
+        raise UsageError(f"{file}: nodes: a cluster has at least one node", "add [[nodes]] with a name")
+    return cluster
+
+
+def place(cluster: Cluster) -> Place:
+    """The cluster as its file declares it: what is not declared is not known. Raises UsageError for the
+    name of a GPU that is not known."""
+    from lanes.hardware.hypothetical import hypothetical_node
+
+    found = []
+    for rank, one in enumerate(cluster.nodes):
+        if one.gpu is None:
+            node = Node(name=one.name, hypothetical=True)
+        else:
+            node = evolve(hypothetical_node(one.gpu, gpus=one.gpus), name=one.name)
+        address = one.address or f"<address of {one.name}>"
+        found.append(
+            Seat(
+                rank=rank,
+                node=node,
+                address=address,
+                interface=one.interface or "<interface>",
+                gid_index=one.gid_index,
+            )
+        )
+    return Place(name=cluster.name, seats=tuple(found))
