@@ -17,6 +17,8 @@ COMMANDS = {
     "logs": "Show what a lane's engine printed.",
     "stop": "Stop a lane, and clean up after one that was killed.",
     "bench": "Measure any OpenAI-compatible server, started by anyone.",
+    "check": "Explain whether a lane can run, here or elsewhere, and how that is known.",
+    "caps": "Show which engine runs on which GPU architecture, and why not.",
     "engines": "List the engines and extensions that are installed.",
     "recipes": "List the recipes, or show one.",
     "scan": "Show which GPU code files hold, and whether it runs on a GPU.",

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lanes import describe, lifecycle
-from lanes.cli import output
+from lanes.cli import findings, output
 from lanes.nodes import Place
-from lanes.types import Verdict
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
@@ -29,8 +28,12 @@ def show(
     if as_json:
         output.print_json([_data(bound, preview) for bound, preview in previews])
     else:
-        for bound, preview in previews:
-            _print(bound, preview)
+        for (bound, preview), place in zip(previews, places, strict=True):
+            click.echo(
+                f"{bound.lane.name} ({bound.engine.plugin.title}) on {findings.where(place)}: "
+                f"{findings.summary(preview.judgement)}"
+            )
+            _print(preview)
         if plan is not None:
             cells = ", ".join(str(c) for c in plan.cells)
             click.echo(f"measure: {cells}; {plan.warmups} warm-ups and {plan.passes} passes each")
@@ -51,12 +54,9 @@ def _data(bound: lifecycle.Bound, preview: lifecycle.Preview) -> dict[str, Any]:
     }
 
 
-def _print(bound: lifecycle.Bound, preview: lifecycle.Preview) -> None:
-    click.echo(f"{bound.lane.name} ({bound.engine.plugin.title}): {preview.judgement.verdict.value}")
-    for finding in preview.findings:
-        click.echo(f"  {finding.verdict.value}: {finding.question}: {finding.reason} [{finding.source}]")
-        if finding.verdict is Verdict.UNRUNNABLE and finding.next_step:
-            click.echo(f"    {finding.next_step}")
+def _print(preview: lifecycle.Preview) -> None:
+    for line in findings.lines(preview.findings):
+        click.echo(f"  {line}")
     for item in preview.items:
         size = getattr(item, "size_bytes", None)
         click.echo(

@@ -90,18 +90,27 @@ def make_plan(comparison: str, **values: Any) -> Plan:
         raise UsageError(str(error)) from None
 
 
+settings = click.option(
+    "--set",
+    "settings",
+    type=Setting(),
+    multiple=True,
+    help="Set a key of the recipe: an option (threads=2), env.NAME=value, patience_s=3600; may be repeated.",
+)
+despite = click.option(
+    "--despite",
+    multiple=True,
+    metavar="QUESTION",
+    help="Go on against a finding, by its question (sm, memory, ...); the result says so for ever.",
+)
+
+
 def lane(command: F) -> F:
     """Where a lane comes from, beside its engine and recipe."""
     for option in reversed(
         (
             click.option("--model", help="Serve this model file or folder instead of the recipe's."),
-            click.option(
-                "--set",
-                "settings",
-                type=Setting(),
-                multiple=True,
-                help="Set a key of the recipe: an option (threads=2), env.NAME=value, patience_s=3600; may be repeated.",
-            ),
+            settings,
             click.option(
                 "--arch",
                 metavar="A",
@@ -113,12 +122,7 @@ def lane(command: F) -> F:
             click.option(
                 "--port", type=click.IntRange(1, 65535), help="Serve on this port (default: a free one)."
             ),
-            click.option(
-                "--despite",
-                multiple=True,
-                metavar="QUESTION",
-                help="Go on against a finding, by its question (sm, memory, ...); the result says so for ever.",
-            ),
+            despite,
             click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
         )
     ):
@@ -133,6 +137,7 @@ def bind(
     settings: Sequence[tuple[str, str]],
     arch: str | None = None,
     cluster: str | None = None,
+    node: str | None = None,
 ) -> tuple[list[Bound], list[Place]]:
     """The lanes that a command line names, each with its place: one for each recipe, and one for each
     engine without any.
@@ -149,7 +154,7 @@ def bind(
         raise UsageError(
             "say what to run: --engine E or --recipe R", "`lanes engines` and `lanes recipes` list them"
         )
-    where = _Where(arch, cluster)
+    where = _Where(arch, cluster, node)
     plugins = Plugins()
     wanted = {name: plugins.engine(name) for name in engines}
     overrides = dict(settings)
@@ -178,15 +183,23 @@ def bind(
 
 
 class _Where:
-    """What --arch and --cluster come to. Raises `UsageError` for names that are not known."""
+    """What --arch, --cluster and --node come to. Raises `UsageError` for names that are not known."""
 
-    def __init__(self, arch: str | None, cluster: str | None) -> None:
+    def __init__(self, arch: str | None, cluster: str | None, node: str | None) -> None:
         from lanes import clusters, nodes
 
-        if arch and cluster:
-            raise UsageError("--arch and --cluster exclude each other", "give one of them")
+        given = {"--arch": arch, "--cluster": cluster, "--node": node}
+        named = [option for option, value in given.items() if value]
+        if len(named) > 1:
+            raise UsageError(f"{' and '.join(named)} exclude each other", "give one of them")
         self._arch = arch
-        self._fixed = clusters.place(clusters.find(cluster)) if cluster else None if arch else nodes.here()
+        self._fixed: Place | None = None
+        if cluster:
+            self._fixed = clusters.place(clusters.find(cluster))
+        elif node:
+            self._fixed = nodes.remote(node)
+        elif not arch:
+            self._fixed = nodes.here()
 
     @property
     def size(self) -> int | None:

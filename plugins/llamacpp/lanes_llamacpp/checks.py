@@ -207,7 +207,7 @@ def _memory(node: Node, weights: int, header: gguf.Gguf, options: LlamaOptions, 
     """
     if node.memory_bytes is None:
         return None
-    have = node.memory_bytes + sum(gpu.memory_bytes or 0 for gpu in node.gpus or ())
+    have = node.memory_bytes + sum(gpu.memory_bytes or 0 for gpu in node.gpus or () if not gpu.unified)
     cache = header.kv_bytes(options.total_context, options.cache_type_k, options.cache_type_v) or 0
     sizes = (
         f"{weights / _GIB:.1f} GiB of weights and {'up to ' if header.sliding_window else ''}{cache / _GIB:.1f} GiB "
