@@ -13,7 +13,7 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
     """One block a kind, in the order in which the engine answered; within it a line a finding."""
     for kind in dict.fromkeys(finding.kind for finding in findings):
         yield f"{kind.value}: {verdicts.fold(findings, kind)[0].value}"
-        for finding in findings:
+        for finding in dict.fromkeys(findings):  # of nodes that are alike, the same is said
             if finding.kind is kind:
                 yield from _one(finding)
 

@@ -207,6 +207,11 @@ class _Where:
         return len(self._fixed.seats) if self._fixed else None
 
     def place(self, count: int) -> Place:
+        import attrs
+
         from lanes import nodes
 
-        return self._fixed or nodes.hypothetical(str(self._arch), count)
+        if self._fixed is None:
+            return nodes.hypothetical(str(self._arch), count)
+        # A recipe for fewer nodes than there are runs on the first ones.
+        return attrs.evolve(self._fixed, seats=self._fixed.seats[:count])
