@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
 import time
@@ -203,3 +205,32 @@ def site(tmp_path: Path, lanes: Lanes) -> Callable[[str, str, str, dict[str, str
 def sleepy() -> str:
     """The source of a plugin that keeps every rule; its engine sleeps, and has no server."""
     return SLEEPY
+
+
+@pytest.fixture
+def gpu_library() -> Callable[..., Path]:
+    """Write a shared object that holds machine code, in name only, for these architectures."""
+
+    def write(path: Path, *names: str, machine: int = 62) -> Path:
+        entries = b"".join(map(_gpu_code, names))
+        fat = b"\x50\xed\x55\xba" + struct.pack("<HHQ", 1, 16, len(entries)) + entries
+        strings = b"\0.nv_fatbin\0.shstrtab\0"
+        table = 64 + len(fat) + len(strings)
+        head = struct.pack(
+            "<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, machine, 1, 0, 0, table, 0, 64, 0, 0, 64, 3, 2
+        )
+        rows = ((0, 0, 0, 0), (1, 1, 64, len(fat)), (12, 3, 64 + len(fat), len(strings)))
+        sections = (
+            struct.pack("<IIQQQQIIQQ", n, kind, 0, 0, at, size, 0, 0, 1, 0) for n, kind, at, size in rows
+        )
+        path.write_bytes(head + fat + strings + b"".join(sections))
+        return path
+
+    return write
+
+
+def _gpu_code(name: str) -> bytes:
+    """An entry of a fat binary: its header, and a payload of zeros."""
+    arch, suffix = re.fullmatch(r"sm_(\d+)([af]?)", name).groups()
+    flags = {"": 0, "a": 0x100000, "f": 0x200000}[suffix]
+    return struct.pack("<HHIQQIIIIQ", 2, 0x101, 48, 64, 0, 0, 0, int(arch), 0, flags) + bytes(64)
