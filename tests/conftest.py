@@ -233,4 +233,4 @@ def _gpu_code(name: str) -> bytes:
     """An entry of a fat binary: its header, and a payload of zeros."""
     arch, suffix = re.fullmatch(r"sm_(\d+)([af]?)", name).groups()
     flags = {"": 0, "a": 0x100000, "f": 0x200000}[suffix]
-    return struct.pack("<HHIQQIIIIQ", 2, 0x101, 48, 64, 0, 0, 0, int(arch), 0, flags) + bytes(64)
+    return struct.pack("<HHIQ12xI8xQ", 2, 0x101, 48, 64, int(arch), flags) + bytes(64)
