@@ -8,6 +8,7 @@ key's path, and what would be right.
 from __future__ import annotations
 
 import importlib.resources
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from lanes.errors import LanesError, PluginError, RecipeError, UsageError
 from lanes.plugins import Engine, Plugins
 from lanes.structure import Mistake, structure
 from lanes.types import Lane, Model, Recipe
+
+COMMAND_LINE = "the command line"
 
 
 @attrs.frozen(kw_only=True)
@@ -47,61 +50,125 @@ def parse(text: str, origin: str, overrides: Mapping[str, str] | None = None) ->
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError(f"{origin} is not TOML: {error}", "mend the line that it names") from None
+    recipe = _recipe(document, text, origin, overrides)
+    return attrs.evolve(recipe, model=_resolved(recipe.model, origin))
+
+
+def _recipe(document: dict[str, Any], text: str, origin: str, overrides: Mapping[str, str] | None) -> Recipe:
     for key, value in (overrides or {}).items():
         _override(document, key, value)
-    document.setdefault("origin", origin)
     try:
+        if "origin" in document:
+            raise Mistake("origin", "there is no such key; lanes itself notes where a recipe was read from")
         recipe = structure(document, Recipe)
+        _check(recipe)
     except Mistake as mistake:
-        raise _refusal(text, origin, mistake) from None
-    given = [k for k in ("path", "package", "repo") if getattr(recipe.model, k)]
+        raise _refusal(text, origin, mistake, document) from None
+    return attrs.evolve(recipe, origin=origin)
+
+
+def _check(recipe: Recipe) -> None:
+    """Raise the `Mistake` that no type shows."""
+    if not recipe.name:
+        raise Mistake("name", "should not be empty")
+    if recipe.nodes < 1:
+        raise Mistake("nodes", f"should be 1 or more, not {recipe.nodes}")
+    if recipe.patience_s is not None and not recipe.patience_s > 0:
+        raise Mistake("patience_s", f"should be more than 0, not {recipe.patience_s:g}")
+    for name in recipe.env:
+        if not name or "=" in name:
+            raise Mistake(f"env.{name}", "the name of an environment variable holds no '=', and is not empty")
+    given = [k for k in ("path", "package", "repo") if getattr(recipe.model, k) is not None]
+    for key in given:
+        if not getattr(recipe.model, key):
+            raise Mistake(f"model.{key}", "should not be empty; leave it out")
     if len(given) > 1:
-        raise RecipeError(f"{origin}: model.{given[0]} and model.{given[1]} exclude each other", "keep one")
-    return attrs.evolve(recipe, model=_resolved(recipe.model, origin))
+        raise Mistake(
+            f"model.{given[1]}", f"model.{given[0]} and model.{given[1]} exclude each other; keep one"
+        )
 
 
 def _resolved(model: Model, origin: str) -> Model:
     if model.path is None:
         return model
-    path = Path(model.path).expanduser()
-    return attrs.evolve(
-        model, path=str(path if path.is_absolute() else Path(origin).parent.absolute() / path)
-    )
+    return attrs.evolve(model, path=str(Path(origin).parent.absolute() / os.path.expanduser(model.path)))
 
 
 def _override(document: dict[str, Any], key: str, value: str) -> None:
     own = key in {field.name for field in attrs.fields(Recipe)}
     *tables, last = key.split(".") if own or "." in key else ("options", key)
+    if not all((*tables, last)):
+        raise UsageError(f"--set {key}: a name is missing beside a dot")
     table = document
     for name in tables:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise UsageError(f"--set {key}: {name} is not a table")
+    table[last] = _value(value, as_text=tables == ["env"])
+
+
+def _value(text: str, as_text: bool) -> Any:
+    """A value as typed: TOML where it is TOML, else the words themselves."""
     try:
-        table[last] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[last] = value
+        document = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    value = document.pop("value")
+    # Environment variables are strings: nobody should have to quote OMP_NUM_THREADS=4 twice.
+    return text if document or (as_text and not isinstance(value, str)) else value
 
 
-def _refusal(text: str, origin: str, mistake: Mistake) -> RecipeError:
+def _refusal(text: str, origin: str, mistake: Mistake, document: Mapping[str, Any]) -> RecipeError:
+    """Say where a mistake is: in which line, or that it came from the command line."""
+    written = _loaded(text) if text else {} if origin == COMMAND_LINE else document
+    value = _at(document, mistake.key)
+    if value is not _ABSENT and repr(value) != repr(_at(written, mistake.key)):
+        return RecipeError(f"--set {mistake.key.removeprefix('options.')}: {mistake.problem}")
     line = _line_of(text, mistake.key)
     where = f"{origin}, line {line}" if line else origin
     return RecipeError(f"{where}: {mistake.key}: {mistake.problem}")
 
 
+_ABSENT = object()
+
+
+def _at(document: Any, key: str) -> Any:
+    """What stands at a key's path such as `mounts[1].source`, or `_ABSENT`."""
+    for part in re.findall(r"\[\d+\]|[^.\[\]]+", key):
+        try:
+            document = document[int(part[1:-1]) if part.startswith("[") else part]
+        except (LookupError, TypeError):
+            return _ABSENT
+    return document
+
+
+def _loaded(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+
+
 def _line_of(text: str, key: str) -> int | None:
-    """The line on which a dotted key stands, so that a person need not search for it."""
-    *tables, last = re.sub(r"\[.*?\]", "", key).split(".")
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
-            table = header[1]
-            if table == ".".join([*tables, last]):
-                return number
-        elif table == ".".join(tables) and re.match(rf"\s*[\"']?{re.escape(last)}[\"']?\s*=", line):
-            return number
+    """The line on which a key stands, or else the table that it is missing from.
+
+    TOML has many ways to write a key; its own reader knows them all: it is the line after which the
+    text begins to have that key.
+    """
+    lines = text.split("\n")
+    while key:
+        begin = 1
+        for number in range(1, len(lines) + 1):
+            try:
+                document = tomllib.loads("\n".join(lines[:number]) + "\n")
+            except (ValueError, RecursionError):
+                continue  # in the middle of a value
+            if _at(document, key) is not _ABSENT:
+                return begin
+            begin = number + 1
+        key = re.sub(r"(\[\d+\]|(^|\.)[^.\[\]]*)$", "", key)
     return None
 
 
@@ -119,10 +186,21 @@ def listed(plugins: Plugins, engine: str | None = None) -> Iterator[Listed]:
 def _shipped(engine: Engine) -> Iterator[Listed]:
     try:
         package = engine.ask("lanes_engine").recipes
-        files = importlib.resources.files(package).iterdir() if package else ()
-    except (ImportError, PluginError):
+    except PluginError:
         return
-    for file in sorted(files, key=lambda f: f.name):
+    try:
+        files = sorted(importlib.resources.files(package).iterdir(), key=lambda f: f.name) if package else ()
+    except Exception as error:
+        # A stranger's package may raise anything when it is imported; the other recipes are still good.
+        yield Listed(
+            name=package,
+            engine=engine.name,
+            origin=package,
+            file=Path(package),
+            problem=f"the recipes of {engine.plugin.title} cannot be read: {type(error).__name__}: {error}",
+        )
+        return
+    for file in files:
         if file.name.endswith(".toml"):
             yield _listed(file, file.name.removesuffix(".toml"), f"{package}/{file.name}", engine.name)
 
@@ -137,7 +215,7 @@ def _listed(file: Traversable, name: str, origin: str, engine: str = "") -> List
 
 def _read(file: Traversable, origin: str) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe file {origin}", "`lanes recipes` lists the recipes") from None
     except UnicodeDecodeError as error:
@@ -146,11 +224,15 @@ def _read(file: Traversable, origin: str) -> str:
         raise RecipeError(f"{origin} cannot be read: {error.strerror}") from None
 
 
-def find(name: str, plugins: Plugins, overrides: Mapping[str, str] | None = None) -> Recipe:
-    """The recipe of this name, or in this file. Raises `RecipeError`."""
+def find(
+    name: str, plugins: Plugins, overrides: Mapping[str, str] | None = None, engine: str | None = None
+) -> Recipe:
+    """The recipe of this name (of this engine, where one is given), or in this file. Raises
+    `RecipeError`."""
     if name.endswith(".toml") or "/" in name:
-        return parse(_read(Path(name).expanduser(), name), name, overrides)
-    entries = list(listed(plugins))
+        file = os.path.expanduser(name)
+        return parse(_read(Path(file), file), file, overrides)
+    entries = list(listed(plugins, engine))
     for entry in entries:
         if entry.name == name:
             return parse(_read(entry.file, entry.origin), entry.origin, overrides)
@@ -172,7 +254,7 @@ def default(
         nodes = min(declared, default=nodes)
     names = declared.get(nodes or 0, ())
     if len(names) == 1:
-        return find(names[0], plugins, overrides)
+        return find(names[0], plugins, overrides, engine.name)
     if names:
         raise UsageError(
             f"engine {engine.name!r} has several recipes for {nodes} node(s): {', '.join(names)}",
@@ -187,24 +269,18 @@ def default(
 
 def of_model(engine: str, model: str, overrides: Mapping[str, str] | None = None) -> Recipe:
     """A recipe for a model file or folder given on the command line: the engine's own defaults."""
-    path = Path(model).expanduser().absolute()
+    path = Path(os.path.expanduser(model)).absolute()
     document: dict[str, Any] = {
         "name": path.stem or engine,
         "engine": engine,
         "model": {"name": path.stem, "path": str(path)},
-        "origin": "the command line",
     }
-    for key, value in (overrides or {}).items():
-        _override(document, key, value)
-    try:
-        return structure(document, Recipe)
-    except Mistake as mistake:
-        raise UsageError(f"--set {mistake.key}: {mistake.problem}") from None
+    return _recipe(document, "", COMMAND_LINE, overrides)
 
 
 def with_model(recipe: Recipe, model: str) -> Recipe:
     """The recipe with another model file or folder, under the recipe's own name for clients."""
-    path = str(Path(model).expanduser().absolute())
+    path = str(Path(os.path.expanduser(model)).absolute())
     return attrs.evolve(recipe, model=Model(name=recipe.model.name, path=path))
 
 
@@ -220,6 +296,15 @@ def lane(recipe: Recipe, engine: Engine) -> Lane:
     try:
         options = structure(dict(recipe.options), options_class, "options")
     except Mistake as mistake:
-        text = Path(recipe.origin).read_text() if Path(recipe.origin).is_file() else ""
-        raise _refusal(text, recipe.origin, mistake) from None
+        raise _refusal(_text(recipe.origin), recipe.origin, mistake, {"options": recipe.options}) from None
     return Lane(name=recipe.name, engine=engine.name, recipe=recipe, options=options)
+
+
+def _text(origin: str) -> str:
+    """The text of the file that a recipe was read from, or "" where there is none."""
+    package, _, name = origin.rpartition("/")
+    try:
+        file = Path(origin) if Path(origin).is_file() else importlib.resources.files(package) / name
+        return file.read_text(encoding="utf-8-sig")
+    except (ImportError, OSError, ValueError):
+        return ""

@@ -6,6 +6,7 @@ string "8" is not the number 8), and errors name the key's path and what would b
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 import types
@@ -20,6 +21,7 @@ from cattrs.strategies import configure_union_passthrough
 
 T = TypeVar("T")
 
+_MISSING = "the key is missing"
 _NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -38,7 +40,8 @@ def structure(data: Any, cls: type[T], path: str = "") -> T:
     try:
         return _converter().structure(data, cls)
     except Exception as error:
-        key, problem = next(_mistakes(error, cls, path))
+        # A misspelt key is missing under its right name too: the misspelling is what to tell.
+        key, problem = min(_mistakes(error, cls, path), key=lambda found: found[1].startswith(_MISSING))
         raise Mistake(key, problem) from None
 
 
@@ -62,7 +65,7 @@ def _strict_tuple(cls: Any, converter: cattrs.Converter) -> Any:
 
     def hook(value: Any, _: Any) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple):
-            raise TypeError(f"should be {title(cls)}, not {value!r}")
+            raise TypeError(f"should be {title(cls)}, not {_shown(value)}")
         return tuple(converter.structure(value, as_list))
 
     return hook
@@ -72,8 +75,17 @@ def _strict(value: Any, cls: type[Any]) -> Any:
     if cls is float and type(value) is int:
         return float(value)
     if type(value) is not cls:
-        raise TypeError(f"should be {_NAMES[cls]}, not {value!r}")
+        raise TypeError(f"should be {_NAMES[cls]}, not {_shown(value)}")
+    if cls is str and "\0" in value:
+        raise TypeError("should be text without the character NUL")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value as TOML writes it, cut where it is long."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = str(value) if isinstance(value, datetime.date | datetime.time) else text
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _mistakes(error: BaseException, cls: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -99,7 +111,7 @@ def _mistakes(error: BaseException, cls: Any, path: str) -> Iterator[tuple[str, 
             hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known) or 'none'}"
             yield _join(path, name), f"there is no such key; {hint}"
     elif isinstance(error, KeyError):
-        yield path, f"the key is missing; it should be {title(cls)}"
+        yield path, f"{_MISSING}; it should be {title(cls)}"
     else:
         yield _join(path, _validated(error)) or "the document", _leaf(error, cls)
 

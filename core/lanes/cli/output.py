@@ -16,15 +16,23 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    # Escapes are understood whatever the terminal's encoding is; half a character of a log is no UTF-8.
+    click.echo(json.dumps(value, indent=2))
 
 
 def console() -> Console:
-    """The console for results. Piped output is not cut to a width."""
+    """The console for results. Piped output is not cut to a width; text of others (recipes, logs) is
+    shown as it is, never taken for markup."""
     from rich.console import Console
 
-    probe = Console()
-    return probe if probe.is_terminal else Console(width=160, color_system=None)
+    piped = not Console().is_terminal
+    return Console(
+        width=160 if piped else None,
+        color_system=None if piped else "auto",
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
 
 
 def table(*columns: str, title: str | None = None) -> Table:
