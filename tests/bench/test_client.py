@@ -89,7 +89,7 @@ def test_a_client_that_reads_late_still_knows_when_the_bytes_came() -> None:
     assert stream.stamps == "kernel"
     assert stream.read_lag_s is not None and stream.read_lag_s > 0.1
     late_s = (stream.t0_ns - server.answers[0].sent[0][0]) / 1e9 + (ttft_s(stream) or 0)
-    assert late_s < 0.05
+    assert late_s < 0.15  # by the time of the read it would be 0.25
 
 
 @pytest.mark.parametrize("stamp", [None, 0, 2**62])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from lanes.bench.client import Client
 from lanes.bench.prompts import PROSE_CHARS_PER_WORD, Prompt
@@ -30,6 +30,7 @@ class Ruler:
         self._path = client.endpoint.dialect.tokenize_path
         self._seen: list[tuple[int, int]] = []
         self._words_per_token = 0.75
+        self._frame_tokens = 0.0
         self._specials: int | None = None
         self.template_tokens = 0.0
         self.chars_per_token = 4.5
@@ -84,21 +85,32 @@ class Ruler:
         wanted = tokens - (self.template_tokens if template else 0)
         if not self._path:
             return self._estimate(prompt, wanted)
-        count = round(wanted * self._words_per_token)
-        best, best_off, rate = "", float("inf"), self._words_per_token
+        count = max(round((wanted - self._frame_tokens) * self._words_per_token), 0)
+        best, best_off = "", float("inf")
+        tried: list[tuple[int, int]] = []
         for _ in range(_TRIES):
-            count = max(count, 0)
             text = prompt.cut(count)
             got = await self.count(text)
             off = wanted - got
             if abs(off) < best_off:
-                best, best_off, rate = text, abs(off), count / max(got, 1)
+                best, best_off = text, abs(off)
             if not off or (count == 0 and off < 0):
                 break
+            tried.append((count, got))
+            self._learn_rate(tried)
             step = round(off * self._words_per_token)
-            count += step or (1 if off > 0 else -1)
-        self._words_per_token = rate or self._words_per_token
+            count = max(count + (step or (1 if off > 0 else -1)), 0)
+            if any(count == words for words, _ in tried):
+                break
         return best
+
+    def _learn_rate(self, tried: Sequence[tuple[int, int]]) -> None:
+        """Learn the words of a token, and the tokens of what is no prose, from (words, tokens) pairs:
+        the line through the last two, or one through the origin."""
+        (words, tokens), (words0, tokens0) = tried[-1], tried[-2] if len(tried) > 1 else (0, 0)
+        if (words - words0) * (tokens - tokens0) > 0:
+            self._words_per_token = (words - words0) / (tokens - tokens0)
+            self._frame_tokens = tokens - words / self._words_per_token
 
     def _estimate(self, prompt: Prompt, wanted: float) -> str:
         chars = wanted * self.chars_per_token
