@@ -36,20 +36,33 @@ def stage(items: Sequence[StageItem], folder: Path, progress: Progress = lambda 
 
 
 def _one(item: Files, folder: Path, progress: Progress) -> Path:
+    if not item.parts:
+        raise StagingError(f"{item.name} has no file to come from", "report this to the plugin's author")
     sources = [Path(part) for part in item.parts]
     for source in sources:
         if not source.exists():
             raise StagingError(f"{item.name}: {source} does not exist", "check the recipe's model")
     if item.in_place:
         return sources[0]
-    # The digest in the path keeps two models of one name apart.
-    folder = folder / item.sha256[:16] if item.sha256 else folder
+    try:
+        return _whole(item, sources, folder, progress)
+    except OSError as error:
+        raise StagingError(
+            f"{item.name}: {error.filename or folder}: {error.strerror}", "mend that and run again"
+        ) from None
+
+
+def _whole(item: Files, sources: Sequence[Path], folder: Path, progress: Progress) -> Path:
+    stats = [source.stat() for source in sources]
+    total = sum(stat.st_size for stat in stats)
+    # A folder for each content keeps models of one name apart, though they be of one size.
+    made_of = repr(
+        [(str(s.absolute()), t.st_size, t.st_mtime_ns) for s, t in zip(sources, stats, strict=True)]
+    )
+    folder = folder / (item.sha256 or hashlib.sha256(made_of.encode()).hexdigest())[:16]
     final = folder / (item.target or sources[0].name)
-    total = sum(source.stat().st_size for source in sources)
-    if final.exists() and final.stat().st_size == total:
-        return final
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / f"{final.name}.lock", "w") as lock:
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with open(final.with_name(f"{final.name}.lock"), "w") as lock:
         # Two runs may want the same file: the second waits, and finds it there.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (final.exists() and final.stat().st_size == total):
@@ -68,25 +81,26 @@ def _join(item: Files, sources: Sequence[Path], total: int, final: Path, progres
         )
     digest = hashlib.sha256()
     position = 0
-    try:
-        with open(partial, "r+b" if have else "w+b") as out:
-            for source in sources:
-                with open(source, "rb") as part:
-                    while block := part.read(_BLOCK):
-                        # What an earlier run wrote is compared, not trusted.
-                        if out.read(len(block)) != block:
-                            out.seek(position)
-                            out.write(block)
-                        position = out.tell()
-                        digest.update(block)
-                        progress(item.name, position, total)
-            out.truncate(position)
-            out.flush()
-            os.fsync(out.fileno())
-    except OSError as error:
+    with open(partial, "r+b" if have else "w+b") as out:
+        for source in sources:
+            with open(source, "rb") as part:
+                while block := part.read(_BLOCK):
+                    # What an earlier run wrote is compared, not trusted.
+                    if out.read(len(block)) != block:
+                        out.seek(position)
+                        out.write(block)
+                    position = out.tell()
+                    digest.update(block)
+                    progress(item.name, position, total)
+        out.truncate(position)
+        out.flush()
+        os.fsync(out.fileno())
+    wanted = item.size_bytes if item.size_bytes is not None else total
+    if position != wanted:
         raise StagingError(
-            f"{item.name}: {error.filename or partial}: {error.strerror}", "mend that and run again"
-        ) from None
+            f"{item.name} has {position:,} bytes, not {wanted:,}",
+            "its source is damaged, or changes meanwhile: install or download it again",
+        )
     if item.sha256 and digest.hexdigest() != item.sha256:
         partial.unlink()
         raise StagingError(

@@ -13,7 +13,8 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     lane-end       status, reason, next_step, causes, log
     run-end        exit_code
 
-A run whose owner is gone without `run-end` was interrupted: what had ended is all there.
+A run whose owner is gone without `run-end` was interrupted: what had ended is all there. A journal may
+be cut or damaged anywhere: whatever events there are fold to a document, and no pass is lost.
 """
 
 from __future__ import annotations
@@ -57,33 +58,36 @@ def fold(run: str, events: Sequence[Event], alive: bool) -> dict[str, Any]:
 
 def _apply(document: dict[str, Any], event: Event) -> None:
     data = dict(event.data)
-    lane = document["lanes"][data.pop("lane")] if "lane" in data else None
     if event.kind == "run":
         document.update(data)
     elif event.kind == "run-end":
         document.update(status="done", ended_at=event.at, exit_code=data["exit_code"])
     elif event.kind == "new-lane":
-        document["lanes"].append(
-            {
-                "name": None,
-                "engine": None,
-                "recipe": None,
-                "cluster": "local",
-                "verdict": None,
-                "findings": [],
-                "status": None,
-                "reason": None,
-                "next_step": None,
-                "environment": {},
-                "boot": [],
-                "lane_metrics": {},
-                "overrides": [],
-                "instruments": [],
-            }
-            | data
-        )
-    elif lane is not None:
-        _apply_to_lane(lane, event, data)
+        document["lanes"].append(_new_lane() | data)
+    elif "lane" in data:
+        index = data.pop("lane")
+        while len(document["lanes"]) <= index:
+            document["lanes"].append(_new_lane())
+        _apply_to_lane(document["lanes"][index], event, data)
+
+
+def _new_lane() -> dict[str, Any]:
+    return {
+        "name": "unknown",
+        "engine": None,
+        "recipe": None,
+        "cluster": "local",
+        "verdict": None,
+        "findings": [],
+        "status": None,
+        "reason": None,
+        "next_step": None,
+        "environment": {},
+        "boot": [],
+        "lane_metrics": {},
+        "overrides": [],
+        "instruments": [],
+    }
 
 
 def _apply_to_lane(lane: dict[str, Any], event: Event, data: dict[str, Any]) -> None:
@@ -91,7 +95,7 @@ def _apply_to_lane(lane: dict[str, Any], event: Event, data: dict[str, Any]) -> 
         _end_phase(lane, event.at)
         lane["boot"].append({"phase": data["phase"], "started_at": event.at, "seconds": None})
     elif event.kind == "instrument":
-        lane["instruments"].append({"name": data["instrument"], "plan": data["plan"], "cells": []})
+        _instrument(lane, data["instrument"])["plan"] = data["plan"]
     elif event.kind == "pass":
         _cell(lane, data)["passes"].append(data["measured"])
     elif event.kind == "cell":
@@ -109,8 +113,18 @@ def _end_phase(lane: dict[str, Any], at: float) -> None:
         lane["boot"][-1]["seconds"] = round(at - lane["boot"][-1]["started_at"], 3)
 
 
+def _instrument(lane: dict[str, Any], name: str) -> dict[str, Any]:
+    for instrument in lane["instruments"]:
+        if instrument["name"] == name:
+            found: dict[str, Any] = instrument
+            return found
+    new: dict[str, Any] = {"name": name, "plan": {}, "cells": []}
+    lane["instruments"].append(new)
+    return new
+
+
 def _cell(lane: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    instrument = next(i for i in reversed(lane["instruments"]) if i["name"] == data["instrument"])
+    instrument = _instrument(lane, data["instrument"])
     key = {name: data["cell"][name] for name in _CELL_KEY}
     for cell in instrument["cells"]:
         if all(cell[name] == value for name, value in key.items()):
@@ -133,5 +147,5 @@ def _close(lane: dict[str, Any], alive: bool) -> None:
         for cell in instrument["cells"]:
             if cell["status"] is None:
                 measured = sum(1 for one in cell["passes"] if not one.get("warmup"))
-                word = "running" if alive else "interrupted"
+                word = "running" if lane["status"] == "running" else "interrupted"
                 cell.update(status="invalid", reason=f"{word}: {measured} measured passes had ended")

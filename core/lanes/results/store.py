@@ -7,6 +7,7 @@ ended it is kept beside them, so that listing many runs is quick.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import sqlite3
@@ -33,69 +34,106 @@ CREATE INDEX IF NOT EXISTS runs_by_time ON runs (started_at);
 """
 
 
+BUSY_S = 30.0
+"""How long to wait for another process that is writing."""
+
+
 class Store:
-    """Runs and their events. Several processes may write and read at the same time."""
+    """Runs and their events. Several processes may write and read at the same time.
+
+    Raises `LanesError`, with what to do, whenever the file cannot be read or written.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with self._told("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=30, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, SCHEMA_VERSION):
-                raise LanesError(
-                    f"{path} was written by another version of lanes (schema {version}, here {SCHEMA_VERSION})",
-                    "upgrade lanes, or set LANES_HOME to another folder",
-                )
-            self._db.executescript(_TABLES)
-            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        except (sqlite3.Error, OSError) as error:
+            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self) -> None:
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version == SCHEMA_VERSION:
+            return
+        if version:
             raise LanesError(
-                f"the store {path} cannot be opened: {error}", "mend or move it, or set LANES_HOME"
-            ) from None
+                f"{self.path} was written by another version of lanes (schema {version}, here {SCHEMA_VERSION})",
+                "upgrade lanes, or set LANES_HOME to another folder",
+            )
+        # SQLite does not wait when two processes change a new file's mode at once.
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Turn what SQLite says into a sentence."""
+        try:
+            yield
+        except (sqlite3.Error, OSError, ValueError) as error:
+            raise LanesError(f"the store {self.path} cannot be {what}: {error}", _mend(str(error))) from None
 
     def begin(self, owner: Owner, **data: Any) -> str:
         """Open a run and return its id: the local time it began, and four random characters."""
         now = time.time()
         run = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
-        self._db.execute(
-            "INSERT INTO runs (id, started_at, owner_pid, owner_created) VALUES (?, ?, ?, ?)",
-            (run, now, owner.pid, owner.created),
-        )
+        with self._told("written"):
+            self._db.execute(
+                "INSERT INTO runs (id, started_at, owner_pid, owner_created) VALUES (?, ?, ?, ?)",
+                (run, now, owner.pid, owner.created),
+            )
         self.append(run, "run", **data)
         return run
 
     def append(self, run: str, kind: str, **data: Any) -> None:
         """Write one event of a run; it is on disk when this returns."""
-        self._db.execute(
-            "INSERT INTO events SELECT ?, coalesce(max(seq), 0) + 1, ?, ?, ? FROM events WHERE run = ?",
-            (run, time.time(), kind, json.dumps(data), run),
-        )
+        with self._told("written"):
+            self._db.execute(
+                "INSERT INTO events SELECT ?, coalesce(max(seq), 0) + 1, ?, ?, ? FROM events WHERE run = ?",
+                (run, time.time(), kind, json.dumps(data), run),
+            )
 
     def end(self, run: str, **data: Any) -> None:
         """Close a run; its document is folded and kept."""
         self.append(run, "run-end", **data)
-        self._db.execute(
-            "UPDATE runs SET document = ? WHERE id = ?", (json.dumps(self._fold(run, False)), run)
-        )
+        with self._told("written"):
+            self._db.execute(
+                "UPDATE runs SET document = ? WHERE id = ?", (json.dumps(self._fold(run, False)), run)
+            )
 
     def document(self, run: str) -> dict[str, Any]:
         """The `lanes.result/1` document of a run. Raises `UsageError` when there is no such run."""
-        matches = self._db.execute(
-            "SELECT id FROM runs WHERE id = ? OR id LIKE ? || '%' ORDER BY id = ? DESC LIMIT 2",
-            (run, run, run),
-        ).fetchall()
-        if not matches or (len(matches) > 1 and matches[0][0] != run):
-            what = f"several runs begin with {run!r}" if matches else f"there is no run {run!r}"
-            raise UsageError(what, "`lanes history` lists them")
-        return self._row(matches[0][0])
+        with self._told("read"):
+            matches = self._db.execute(
+                "SELECT id FROM runs WHERE substr(id, 1, length(?)) = ? ORDER BY id = ? DESC LIMIT 2",
+                (run, run, run),
+            ).fetchall()
+            if not matches or (len(matches) > 1 and matches[0][0] != run):
+                what = f"several runs begin with {run!r}" if matches else f"there is no run {run!r}"
+                raise UsageError(what, "`lanes history` lists them")
+            return self._row(matches[0][0])
 
     def recent(self, limit: int) -> Iterator[dict[str, Any]]:
         """The documents of the latest runs, the newest first."""
-        rows = self._db.execute("SELECT id FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", (limit,))
-        for (run,) in rows.fetchall():
-            yield self._row(run)
+        with self._told("read"):
+            rows = self._db.execute(
+                "SELECT id FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", (limit,)
+            ).fetchall()
+        for (run,) in rows:
+            with self._told("read"):
+                document = self._row(run)
+            yield document
 
     def _row(self, run: str) -> dict[str, Any]:
         pid, created, kept = self._db.execute(
@@ -118,3 +156,13 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _mend(problem: str) -> str:
+    if "locked" in problem:
+        return "another process holds it: see who with `fuser`, and try again"
+    if "full" in problem:
+        return "free some space, or set LANES_HOME to another disk"
+    if "readonly" in problem or "ermission" in problem or "unable to open" in problem:
+        return "make it writable, or set LANES_HOME to another folder"
+    return "move it away to begin a new one, or set LANES_HOME to another folder"
