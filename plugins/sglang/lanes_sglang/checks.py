@@ -55,11 +55,10 @@ def _hardware(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Nodes, GPUs, memory and disks against what the recipe asks for."""
+    """GPUs, memory and disks against what the recipe asks for."""
     gpus = couplings.size(settings, "tp_size") * couplings.size(settings, "pp_size")
     per_node = -(-gpus // couplings.ranks(settings))
     found = [
-        gates.node_count(nodes, (recipe.nodes,), source=recipe.origin or recipe.name),
         gates.gpu_count(nodes, per_node, source=f"tp_size x pp_size = {gpus}"),
     ]
     if recipe.model.size_bytes is not None:
@@ -72,7 +71,12 @@ def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator
             )
         )
     found += (
-        gates.disk(nodes, copy.size_bytes, path=copy.target, source=f"{recipe.name}, staging {copy.name}")
+        gates.disk(
+            nodes,
+            needed_bytes=copy.size_bytes,
+            path=copy.target,
+            source=f"{recipe.name}, staging {copy.name}",
+        )
         for copy in recipe.staging
         if copy.size_bytes is not None
     )

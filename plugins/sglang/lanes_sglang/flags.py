@@ -12,7 +12,7 @@ import enum
 import importlib.resources
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
 from attrs import field, frozen
@@ -197,9 +197,9 @@ _KINDS = {
 def _fits(value: str, kind: str) -> bool:
     if kind == "size":
         return _SIZE.fullmatch(value) is not None
-    reader = {"int": int, "float": float, "json": json.loads}.get(kind, str)
+    readers: dict[str, Callable[[str], object]] = {"int": int, "float": float, "json": json.loads}
     try:
-        reader(value)
+        readers.get(kind, str)(value)
     except ValueError:
         return False
     return True

@@ -41,7 +41,7 @@ def test_the_reports_lane_flag_by_flag(
     argv = launch.processes[0].argv
     assert argv[:2] == ("sglang", "serve")
     given = vars(snapshot_parser.parse_args(argv[2:]))
-    said = {name: value for name, value in given.items() if value not in (None, False)}
+    said = {name: value for name, value in given.items() if value is not None and value is not False}
     assert said == {
         "model_path": "deepseek-ai/DeepSeek-V4.1-Flash-1017",
         "served_model_name": "DeepSeek-V4.1-Flash-1017",

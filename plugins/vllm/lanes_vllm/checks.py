@@ -1,0 +1,227 @@
+"""Can this lane run here? Findings about the hardware, the server, the model, the flags and their
+couplings."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from lanes import gates
+from lanes.types import Evidence, Finding, Kind, Lane, Node, Recipe, Verdict
+
+from lanes_vllm import arguments, couplings, flags, installed, observed, symlinks
+from lanes_vllm.flags import VERSION, Fault, Settings
+
+_KERNELS = {
+    # Some PTX comes with them, for which capability is not known.
+    "x86_64": (
+        "sm_75",
+        "sm_80",
+        "sm_86",
+        "sm_89",
+        "sm_90",
+        "sm_90a",
+        "sm_100",
+        "sm_100f",
+        "sm_120",
+        "sm_120f",
+    ),
+    "aarch64": (
+        *("sm_80", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100f"),
+        *("sm_110", "sm_110f", "sm_120", "sm_120f"),
+    ),
+}
+_KERNELS_SOURCE = f"vLLM {VERSION}, read in its wheels"
+_PACKAGE = f"the package vllm {VERSION}"
+_TAG = re.compile(r":v?(\d+\.\d+\.\d+)\b")
+
+
+def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """All findings about a lane, with or without a recipe, on real or hypothetical nodes."""
+    here = lane.cluster == "local" and not any(node.hypothetical for node in nodes)
+    yield from _hardware(nodes)
+    yield _server(lane, here)
+    if lane.recipe is None:
+        return
+    settings = flags.read(
+        arguments.flags(
+            lane, rank=0, ranks=lane.recipe.nodes, port="30000", rendezvous=("head", "20000"), host="0.0.0.0"
+        )
+    )
+    version = _version(lane, here)
+    yield from _flags(lane, settings, version)
+    yield _release(lane.recipe, version)
+    yield from _model(lane.recipe, here)
+    yield from _mounts(lane.recipe, here)
+    yield from _room(lane.recipe, settings, nodes)
+    disks = list(_disks(lane.recipe, nodes))
+    yield from disks
+    yield from observed.check(lane.recipe, disks)
+    yield from couplings.check(lane.recipe, settings)
+
+
+def _hardware(nodes: Sequence[Node]) -> Iterator[Finding]:
+    for finding in (
+        gates.sm(nodes, _KERNELS, source=_KERNELS_SOURCE, what="vLLM"),
+        gates.host_arch(nodes, tuple(_KERNELS), source=_PACKAGE),
+    ):
+        if finding is not None:
+            yield finding
+
+
+def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """GPUs and memory against what the recipe asks for."""
+    gpus = couplings.world(settings)
+    per_node = -(-gpus // couplings.ranks(settings))
+    found = [
+        gates.gpu_count(nodes, per_node, source=f"tensor x pipeline x data parallel = {gpus}"),
+    ]
+    if recipe.model.size_bytes is not None:
+        found.append(
+            gates.memory(
+                nodes,
+                weights_bytes=recipe.model.size_bytes,
+                gpus_used=gpus,
+                source=f"{recipe.name}, model.size_bytes",
+            )
+        )
+    yield from (finding for finding in found if finding is not None)
+
+
+def _disks(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Disks against what the recipe copies to each node."""
+    for copy in recipe.staging:
+        if copy.size_bytes is None:
+            continue
+        source = f"{recipe.name}, staging {copy.name}"
+        finding = gates.disk(nodes, needed_bytes=copy.size_bytes, path=copy.target, source=source)
+        if finding is not None:
+            yield finding
+
+
+def _mounts(recipe: Recipe, here: bool) -> Iterator[Finding]:
+    if not here or recipe.image is None:
+        return
+    for mount, name, target in symlinks.dangling(recipe.mounts):
+        yield Finding(
+            question="mounts",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.UNRUNNABLE,
+            reason=f"{mount.source}/{name} is a symlink to {target}, which the container does not see",
+            source=mount.source,
+            evidence=Evidence.PROBED,
+            next_step="mount what it points to under that path, or copy the files ([[staging]])",
+        )
+
+
+def _server(lane: Lane, here: bool) -> Finding:
+    reason = "vLLM serves OpenAI's API"
+    if not here or lane.recipe is None or lane.recipe.image is not None:
+        return _serving(gates.serving(available=True, reason=reason, source=_PACKAGE))
+    program = arguments.options_of(lane).command[0]
+    found = shutil.which(program)
+    return Finding(
+        question="server",
+        kind=Kind.SERVING,
+        verdict=Verdict.RUNNABLE if found else Verdict.UNRUNNABLE,
+        reason=f"{found} serves OpenAI's API" if found else f"there is no {program} on this machine",
+        source="PATH",
+        evidence=Evidence.PROBED,
+        engine_version=installed.version(),
+        next_step=None if found else "pip install vllm, or give the recipe an image",
+    )
+
+
+def _serving(finding: Finding | None) -> Finding:
+    assert finding is not None  # whether there is a server always has an answer
+    return finding
+
+
+def _version(lane: Lane, here: bool) -> str | None:
+    """The vLLM that will run, as far as that can be told."""
+    options, image = arguments.options_of(lane), lane.recipe.image if lane.recipe else None
+    if options.version is not None:
+        return options.version.removeprefix("v")
+    if image is not None:
+        tag = _TAG.search(image)
+        return tag[1] if tag else None
+    return installed.version() if here else None
+
+
+def _release(recipe: Recipe, version: str | None) -> Finding:
+    where = recipe.image or "its environment"
+    if version == VERSION:
+        verdict, reason = Verdict.RUNNABLE, f"{where} holds vLLM {version}, whose flags are known here"
+    elif version is None:
+        verdict = Verdict.UNKNOWN
+        reason = f"which vLLM {where} holds is not known, and the flags were held against {VERSION}"
+    else:
+        verdict = Verdict.UNKNOWN
+        reason = f"{where} holds vLLM {version}, and the flags were held against {VERSION}"
+    return Finding(
+        question="version",
+        kind=Kind.CONFIGURATION,
+        verdict=verdict,
+        reason=reason,
+        source=f"the parser of vLLM {VERSION}",
+        engine_version=version,
+        next_step='say what it holds with the option version, such as "0.33.0"' if version is None else None,
+    )
+
+
+def _flags(lane: Lane, settings: Settings, version: str | None) -> Iterator[Finding]:
+    for problem in settings.problems:
+        # Another version may have the flag, or the choice: then nobody knows.
+        untold = problem.fault is Fault.UNKNOWN and version != VERSION
+        untold = untold or (problem.fault is Fault.CHOICE and version not in (VERSION, None))
+        yield Finding(
+            question="flags",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.UNKNOWN if untold else Verdict.UNRUNNABLE,
+            reason=problem.reason,
+            source=f"the parser of vLLM {VERSION}",
+            engine_version=version,
+            next_step=problem.next_step,
+            recheck_when="the flags of that version are known" if untold else None,
+        )
+    if not settings.problems:
+        yield Finding(
+            question="flags",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.RUNNABLE,
+            reason=f"vLLM {VERSION} takes all {len(settings.values)} flags of this lane",
+            source=f"the parser of vLLM {VERSION}",
+            engine_version=version,
+        )
+
+
+def _model(recipe: Recipe, here: bool) -> Iterator[Finding]:
+    path, step = recipe.model.path, "set model.path, a folder on the nodes, or model.repo"
+    if path is None and recipe.model.repo is None:
+        yield _no_model(f"the recipe does not say where the model {recipe.model.name!r} is", recipe, step)
+    elif path is not None and recipe.image is not None and not _mounted(path, recipe):
+        yield _no_model(
+            f"{path} lies under no mount of the recipe, so the container does not see it",
+            recipe,
+            "add a mount with that target, or the folder above it",
+        )
+    elif path is not None and recipe.image is None and here and not Path(path).exists():
+        yield _no_model(f"there is no {path}", recipe, "correct model.path", Evidence.PROBED)
+
+
+def _mounted(path: str, recipe: Recipe) -> bool:
+    return any(PurePosixPath(path).is_relative_to(mount.target) for mount in recipe.mounts)
+
+
+def _no_model(reason: str, recipe: Recipe, next_step: str, evidence: Evidence = Evidence.DECLARED) -> Finding:
+    return Finding(
+        question="model",
+        kind=Kind.CONFIGURATION,
+        verdict=Verdict.UNRUNNABLE,
+        reason=reason,
+        source=recipe.origin or recipe.name,
+        evidence=evidence,
+        next_step=next_step,
+    )
