@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from lanes import gates
 from lanes.types import Evidence, Finding, Kind, Lane, Node, Recipe, Verdict
 
-from lanes_sglang import arguments, couplings, flags, installed
+from lanes_sglang import arguments, couplings, flags, installed, observed
 from lanes_sglang.flags import VERSION, Fault, Settings
 
 _KERNELS = {
@@ -42,16 +42,32 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
     yield from _model(lane.recipe, here)
     yield from _room(lane.recipe, settings, nodes)
     yield from couplings.check(lane.recipe, settings, nodes)
+    yield from observed.check(lane.recipe, settings, nodes)
 
 
 def _hardware(nodes: Sequence[Node]) -> Iterator[Finding]:
-    for finding in (
-        gates.sm(nodes, _KERNELS, source=_KERNELS_SOURCE, what="sglang-kernel"),
-        gates.host_arch(nodes, tuple(_KERNELS), source=_PACKAGE),
-        gates.cuda(nodes, _CUDA, source=_PACKAGE),
-    ):
-        if finding is not None:
-            yield finding
+    amd = [node for node in nodes if _is_amd(node)]
+    nvidia = [node for node in nodes if not _is_amd(node)]
+    found = [gates.host_arch(nodes, tuple(_KERNELS), source=_PACKAGE)]
+    if nvidia:
+        found += (
+            gates.sm(nvidia, _KERNELS, source=_KERNELS_SOURCE, what="sglang-kernel"),
+            gates.cuda(nvidia, _CUDA, source=_PACKAGE),
+        )
+    yield from (finding for finding in found if finding is not None)
+    for node in amd:
+        yield Finding(
+            question="sm",
+            verdict=Verdict.UNKNOWN,
+            reason=f"SGLang has builds of its own for AMD GPUs, and what those hold for {node.name} is not known",
+            source=_PACKAGE,
+            engine_version=VERSION,
+            recheck_when="a build for ROCm was read, or run",
+        )
+
+
+def _is_amd(node: Node) -> bool:
+    return bool(node.gpus) and all((gpu.target or "").startswith("gfx") for gpu in node.gpus or ())
 
 
 def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator[Finding]:

@@ -127,7 +127,13 @@ def test_the_reports_lane_on_four_sparks(seed_lane: LaneOf, sparks: list[Node]) 
     findings = list(check(seed_lane(), sparks))
     worst = verdicts.fold(findings)[0]
     assert worst is not Verdict.UNRUNNABLE, [f for f in findings if f.verdict is worst]
-    assert verdicts.fold(findings, Kind.HARDWARE)[0] is not Verdict.UNRUNNABLE
+    counted = {f.question: f for f in verdicts.decisive(findings)}
+    assert counted["memory"].verdict is Verdict.RUNNABLE
+    assert counted["memory"].evidence is counted["answers"].evidence is Evidence.OBSERVED
+    elsewhere = [
+        attrs.evolve(sparks[0], gpus=(Gpu(name="H200", target="9.0", memory_bytes=141 * 10**9),))
+    ] * 4
+    assert all(f.evidence is not Evidence.OBSERVED for f in check(seed_lane(), elsewhere))
 
 
 def test_a_copy_that_does_not_fit(lane_of: LaneOf, sparks: list[Node]) -> None:

@@ -63,12 +63,25 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _hardware(nodes: Sequence[Node]) -> Iterator[Finding]:
-    for finding in (
-        gates.sm(nodes, _KERNELS, source=_KERNELS_SOURCE, what="vLLM"),
-        gates.host_arch(nodes, tuple(_KERNELS), source=_PACKAGE),
-    ):
-        if finding is not None:
-            yield finding
+    amd = [node for node in nodes if _is_amd(node)]
+    nvidia = [node for node in nodes if not _is_amd(node)]
+    found = [gates.host_arch(nodes, tuple(_KERNELS), source=_PACKAGE)]
+    if nvidia:
+        found += (gates.sm(nvidia, _KERNELS, source=_KERNELS_SOURCE, what="vLLM"),)
+    yield from (finding for finding in found if finding is not None)
+    for node in amd:
+        yield Finding(
+            question="sm",
+            verdict=Verdict.UNKNOWN,
+            reason=f"vLLM has builds of its own for AMD GPUs, and what those hold for {node.name} is not known",
+            source=_PACKAGE,
+            engine_version=VERSION,
+            recheck_when="a build for ROCm was read, or run",
+        )
+
+
+def _is_amd(node: Node) -> bool:
+    return bool(node.gpus) and all((gpu.target or "").startswith("gfx") for gpu in node.gpus or ())
 
 
 def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator[Finding]:
