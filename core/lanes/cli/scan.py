@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from lanes.hardware.verdict import Judgement
 
 _SIGNS = {"runnable": "yes", "degraded": "partly", "unknown": "unknown", "unrunnable": "no"}
+MAX_NAMED = 5
+"""Libraries that are named for one and the same reason."""
 
 
 @click.command("scan")
@@ -29,7 +31,8 @@ _SIGNS = {"runnable": "yes", "degraded": "partly", "unknown": "unknown", "unrunn
 def command(
     ctx: click.Context, paths: tuple[str, ...], arch: str | None, decides: tuple[str, ...], as_json: bool
 ) -> None:
-    """Show which GPU code files hold: shared objects, wheels, folders, image tarballs.
+    """Show which GPU code files hold: shared objects, wheels, folders, image tarballs; docker:REF is an
+    image in the Docker engine.
 
     Only headers are read. With --arch, says whether that code runs there, by the rules of NVIDIA
     and AMD, and which library decides; ends with 3 when it cannot run.
@@ -57,27 +60,42 @@ def _document(found: Scan, judged: Judgement | None) -> dict[str, Any]:
 
 
 def _show(found: Scan, judged: Judgement | None) -> None:
+    from rich.text import Text
+
     answers = {id(one.library): one for one in judged.libraries} if judged else {}
     table = output.table(
         "library", "host", "machine code", "PTX", *([f"on {judged.target.label}"] if judged else [])
     )
     shown = [library for library in found.libraries if library.codes]
     for library in shown:
-        row = [library.name, library.machine or "", *_columns(library)]
+        # As Text: a file may be named like rich's markup.
+        row: list[str | Text] = [Text(library.name), library.machine or "", *map(Text, _columns(library))]
         if judged:
             one = answers[id(library)]
             row.append(("" if one.decides else "(informs) ") + _SIGNS[one.answer.verdict.value])
         table.add_row(*row)
-    console = output.console()
     if shown:
-        console.print(table)
-    rest = len(found.libraries) - len(shown)
-    click.echo(f"{len(shown)} with GPU code, {rest} without")
+        output.console().print(table)
+    click.echo(f"{len(shown)} with GPU code, {len(found.libraries) - len(shown)} without")
     if shown:
         click.echo("all together: " + " ".join(code.name for code, _ in found.codes if not code.relocatable))
     for finding in [problem.finding() for problem in found.problems]:
         click.echo(f"problem: {finding.reason}")
-    for finding in judged.findings if judged else ():
+    if judged:
+        _show_verdict(judged)
+
+
+def _show_verdict(judged: Judgement) -> None:
+    """Why, library by library, and the verdict."""
+    reasons: dict[str, list[str]] = {}
+    for one in judged.libraries:
+        if one.library.codes:
+            line = f"{_SIGNS[one.answer.verdict.value]}, {one.answer.reason}"
+            reasons.setdefault(line, []).append(one.library.name)
+    for line, names in reasons.items():
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        click.echo(f"{', '.join(names[:MAX_NAMED])}{more}: {line}")
+    for finding in judged.findings:
         click.echo(f"{finding.question}: {finding.verdict.value.upper()}: {finding.reason}")
         if finding.next_step:
             click.echo(f"    {finding.next_step}")

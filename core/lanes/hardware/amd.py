@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 from lanes.hardware.rules import Code, CodeKind
 from lanes.hardware.streams import PACKED_CHUNK, Part, Stream, Unreadable, inflate, zstd
@@ -16,8 +16,13 @@ from lanes.hardware.streams import PACKED_CHUNK, Part, Stream, Unreadable, infla
 BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED = b"CCOB"
 
-MAX_ENTRIES = 4096
-MAX_ID = 4096
+MAX_ENTRIES = 200_000
+"""Entries that are read per section; the largest known library has a few ten thousand."""
+MAX_BUNDLED = 1024
+"""Entries of one bundle: an architecture each."""
+MAX_ID = 256
+MAX_GAP = 1 << 20
+"""Bytes of padding between two bundles; linkers leave at most a page."""
 _ALIGN = 4096
 _ID = re.compile(r"(?:hip|hipv4|openmp)-amdgcn-[^-]*-[^-]*-[^-]*-(gfx[\w:+\-]+)")
 _ZLIB, _ZSTD = 0, 1
@@ -29,34 +34,46 @@ def bundles(stream: Stream, size: int) -> Iterator[Code]:
     Raises Unreadable where a head contradicts itself or a reader for its compression is missing.
     """
     start, end = stream.position, stream.position + size
+    last = start
+    entries = 0
     while (here := stream.position) < end:
         magic = stream.read(min(4, end - here))
         if not magic.strip(b"\0"):
             # Padding up to the next page.
-            if stream.skip(_to_boundary(stream.position - start)) == 0 and len(magic) < 4:
+            if len(magic) < 4:
                 return
+            if here - last > MAX_GAP:
+                raise Unreadable(f"its section of AMD code ends in {end - last} bytes that are none")
+            stream.skip(_to_boundary(stream.position - start))
             continue
+        codes: tuple[Code, ...]
         if magic == COMPRESSED:
-            length = yield from _compressed(stream, end - here)
+            codes, length = _compressed(stream, end - here)
         elif magic == BUNDLE[:4] and stream.read(len(BUNDLE) - 4) == BUNDLE[4:]:
-            length = yield from _plain(stream)
+            codes, length = _plain(stream)
         else:
             raise Unreadable(f"the AMD code at byte {here - start:#x} of its section has an unknown header")
         if length > end - here:
             raise Unreadable(f"the AMD code claims {length} bytes where {end - here} are left")
+        yield from codes
+        entries += 1 + len(codes)
+        if entries > MAX_ENTRIES:
+            raise Unreadable(f"it has more than {MAX_ENTRIES} pieces of AMD code")
         stream.skip(max(0, here + length - stream.position))
         stream.skip(_to_boundary(stream.position - start))
+        last = stream.position
 
 
 def _to_boundary(position: int) -> int:
     return -position % _ALIGN
 
 
-def _plain(stream: Stream) -> Generator[Code, None, int]:
-    """Read behind the magic; gives the bundle's length in bytes."""
+def _plain(stream: Stream) -> tuple[tuple[Code, ...], int]:
+    """Read behind the magic; gives the bundle's code and its length in bytes."""
     (count,) = struct.unpack("<Q", _exactly(stream, 8))
-    if count > MAX_ENTRIES:
+    if count > MAX_BUNDLED:
         raise Unreadable(f"a bundle of AMD code claims {count} entries")
+    codes = []
     length = 0
     for _ in range(count):
         offset, size, id_size = struct.unpack("<QQQ", _exactly(stream, 24))
@@ -64,12 +81,12 @@ def _plain(stream: Stream) -> Generator[Code, None, int]:
             raise Unreadable(f"a bundle of AMD code claims a name of {id_size} bytes")
         named = _ID.fullmatch(_exactly(stream, id_size).decode("latin-1"))
         if named and size:
-            yield Code(kind=CodeKind.AMD, arch=named[1])
+            codes.append(Code(kind=CodeKind.AMD, arch=named[1]))
         length = max(length, offset + size)
-    return length
+    return tuple(codes), length
 
 
-def _compressed(stream: Stream, left: int) -> Generator[Code, None, int]:
+def _compressed(stream: Stream, left: int) -> tuple[tuple[Code, ...], int]:
     version, method = struct.unpack("<HH", _exactly(stream, 4))
     length: int
     if version == 2:
@@ -92,8 +109,7 @@ def _compressed(stream: Stream, left: int) -> Generator[Code, None, int]:
     plain = zstd(packed) if method == _ZSTD else inflate(packed, wrapper="zlib")
     if plain.read(len(BUNDLE)) != BUNDLE:
         raise Unreadable("compressed AMD code holds no bundle")
-    yield from _plain(plain)
-    return length
+    return _plain(plain)[0], length
 
 
 def _exactly(stream: Stream, size: int) -> bytes:

@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 from lanes.hardware import amd, elf, fatbin
 from lanes.hardware.library import sorted_codes
 from lanes.hardware.rules import Code
-from lanes.hardware.streams import FileStream, Stream, Unreadable
+from lanes.hardware.streams import PACKED_CHUNK, FileStream, Stream, Unreadable
 
 LINKED, RELOCATABLE, AMD = ".nv_fatbin", "__nv_relfatbin", ".hip_fatbin"
 
@@ -71,8 +71,9 @@ def _by_sections(
 ) -> None:
     table = elf.sections(header, _reader(open_at_start), size)
     if not table:
-        stream = open_at_start()
-        _count(fatbin.FatbinReader(stream).anywhere(min(size, MAX_SEARCH)), counts)
+        if place := open_at_start().place():
+            search = FileStream(*place, size, PACKED_CHUNK)
+            _count(fatbin.FatbinReader(search).anywhere(min(size, MAX_SEARCH)), counts)
         if size > MAX_SEARCH:
             raise Unreadable(f"it has no section table, and only its first {MAX_SEARCH} bytes were searched")
     for section in _of_interest(table):

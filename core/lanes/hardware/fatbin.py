@@ -59,12 +59,15 @@ class FatbinReader:
         Raises Unreadable where a header contradicts the section or what came before it.
         """
         end = self._stream.position + size
-        while self._stream.position < end and self._stream.find(
-            MAGIC, min(MAX_GAP, end - self._stream.position)
-        ):
+        while (left := end - self._stream.position) > 0:
+            if not self._stream.find(MAGIC, min(MAX_GAP, left)):
+                if left > MAX_GAP:
+                    raise Unreadable(f"its section of fat binaries ends in {left} bytes that are none")
+                return
+            offset = self._stream.position
             found = self._container(end)
             if found is None:
-                raise Unreadable(f"the fat binary at byte {self._stream.position:#x} has an unknown header")
+                raise Unreadable(f"the fat binary at byte {offset:#x} has an unknown header")
             yield found
 
     def anywhere(self, limit: int) -> Iterator[Container]:

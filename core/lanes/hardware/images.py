@@ -10,7 +10,7 @@ import contextlib
 import json
 import posixpath
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -18,14 +18,19 @@ from attrs import define, field, frozen
 
 from lanes.hardware import elf, tars
 from lanes.hardware.binaries import Binary, file_opener, read_binary
-from lanes.hardware.streams import FileStream, Stream, Unreadable, inflate, zstd
+from lanes.hardware.streams import FileStream, Meter, Stream, Unreadable, inflate, zstd
 
 MAX_JSON = 4 << 20
 """Bytes of one manifest."""
 MAX_JSON_TOTAL = 64 << 20
-MAX_UNPACKED = 64 << 30
+MAX_UNPACKED = 8 << 30
 """Bytes of one binary in a compressed layer: it is unpacked into a temporary file to be read."""
+MAX_KEPT = 200_000
+"""Binaries, deletions, links and manifests of an archive that are remembered; large images have some
+ten thousand."""
 MAX_IMAGES = 100
+MAX_STEPS = 10_000_000
+"""Binaries that are laid over each other, over all layers of all images."""
 MAX_DEPTH = 8
 """Indexes that may point to indexes."""
 
@@ -45,11 +50,12 @@ class Item:
 class Layer:
     """The binaries of one layer, and the paths that it deletes.
 
-    A folder to empty ends in a slash; "" empties everything.
+    A folder to empty ends in a slash; "" empties everything. `problem` tells why it may be incomplete.
     """
 
     binaries: dict[str, Binary] = field(factory=dict)
     deleted: list[str] = field(factory=list)
+    problem: str | None = None
 
     def onto(self, below: dict[str, Binary]) -> None:
         """Change what the layers below show, as this layer does."""
@@ -67,12 +73,12 @@ def _covered(path: str, gone: set[str]) -> bool:
     return "" in gone or path in gone or any(up in gone or f"{up}/" in gone for up in above)
 
 
-def unpacked(stream: Stream) -> Stream:
-    """The stream itself, or what it holds where it starts like gzip or zstd."""
+def unpacked(stream: Stream, meter: Meter | None = None, *, nested: bool = False) -> Stream:
+    """The stream itself, or what it holds where it starts like gzip or zstd; `meter` as for `inflate`."""
     head = stream.peek(4)
     if head[:2] == _GZIP:
-        return inflate(stream, "gzip")
-    return zstd(stream) if head == _ZSTD else stream
+        return inflate(stream, "gzip", meter=meter, nested=nested)
+    return zstd(stream, meter=meter, nested=nested) if head == _ZSTD else stream
 
 
 def is_image(stream: Stream) -> bool:
@@ -84,14 +90,26 @@ def is_image(stream: Stream) -> bool:
 
 
 def read_image(stream: Stream) -> Iterator[Item]:
-    """The binaries of an image or a plain tar. Raises Unreadable where it is broken."""
-    parts = Parts()
-    for member, body in tars.members(unpacked(stream)):
-        if member.link is not None:
-            parts.links[member.name] = posixpath.normpath(f"{posixpath.dirname(member.name)}/{member.link}")
-        elif member.is_file:
-            parts.add(member.name, body, member.size)
+    """The binaries of an image or a plain tar.
+
+    Raises Unreadable where it is broken, after what could be read.
+    """
+    meter = Meter()
+    outer = unpacked(stream, meter)
+    parts = Parts(meter=meter, nested=outer is not stream)
+    broken = None
+    try:
+        for member, body in tars.members(outer):
+            if member.is_file:
+                parts.add(member.name, body, member.size)
+            elif member.link is not None and member.name.endswith(".tar"):
+                # Before version 25 `docker save` wrote a layer that two images share as a link.
+                parts.link(member.name, member.link)
+    except Unreadable as error:
+        broken = error
     yield from parts.items()
+    if broken:
+        raise broken
 
 
 def is_oci_layout(folder: Path) -> bool:
@@ -104,37 +122,75 @@ def read_oci_layout(folder: Path) -> Iterator[Item]:
     parts = Parts()
     for path in [folder / "index.json", *sorted((folder / "blobs").glob("*/*"))]:
         if path.is_file() and not path.is_symlink():
+            size = path.stat().st_size
             with path.open("rb", buffering=0) as file:
-                size = path.stat().st_size
                 parts.add(path.relative_to(folder).as_posix(), FileStream(file, 0, size), size)
     yield from parts.items()
 
 
 @define
 class Parts:
-    """What the outer archive holds: layers, manifests, links between names, and binaries of its own."""
+    """What the outer archive holds: layers, manifests, links between names, and binaries of its own.
 
+    `meter` and `nested` as for `inflate`. `broken` maps a member to why it cannot be read.
+    """
+
+    meter: Meter = field(factory=Meter)
+    nested: bool = False
     layers: dict[str, Layer] = field(factory=dict)
     documents: dict[str, Any] = field(factory=dict)
     links: dict[str, str] = field(factory=dict)
     own: dict[str, Binary] = field(factory=dict)
+    broken: dict[str, str] = field(factory=dict)
     json_bytes: int = 0
+    kept: int = 0
+    steps: int = 0
 
     def add(self, name: str, body: Stream, size: int) -> None:
         """Look at one member and keep what may matter."""
         head = body.peek(tars.BLOCK)
         if elf.is_wanted(head):
+            self.keep()
             self.own[name] = _binary(body, size)
         elif head.lstrip()[:1] in (b"{", b"[") and size <= MAX_JSON:
-            self.json_bytes += size
-            if self.json_bytes > MAX_JSON_TOTAL:
-                raise Unreadable(f"its manifests take more than {MAX_JSON_TOTAL} bytes")
-            with contextlib.suppress(ValueError, RecursionError):
-                self.documents[name] = json.loads(body.read(size))
+            self._document(name, body.read(size))
         else:
-            inner = unpacked(body)
+            self._archive(name, body, head)
+
+    def link(self, name: str, target: str) -> None:
+        """Note that `name` stands for another member."""
+        self.keep()
+        self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+
+    def keep(self) -> None:
+        """Count one more thing that is remembered; raises Unreadable when there are too many."""
+        self.kept += 1
+        if self.kept > MAX_KEPT:
+            raise Unreadable(f"it holds more than {MAX_KEPT} binaries and manifests")
+
+    def _document(self, name: str, text: bytes) -> None:
+        self.keep()
+        self.json_bytes += len(text)
+        if self.json_bytes > MAX_JSON_TOTAL:
+            raise Unreadable(f"its manifests take more than {MAX_JSON_TOTAL} bytes")
+        with contextlib.suppress(ValueError, RecursionError):
+            self.documents[name] = json.loads(text)
+
+    def _archive(self, name: str, body: Stream, head: bytes) -> None:
+        """A layer, where it is a tar; anything else is passed over, and what is broken is noted."""
+        try:
+            inner = unpacked(body, self.meter, nested=self.nested)
             if tars.is_tar(inner.peek(tars.BLOCK)):
-                self.layers[name] = _layer(inner)
+                self.keep()
+                layer = self.layers[name] = Layer()
+                _read_layer(inner, layer, self.keep)
+        except Unreadable as error:
+            if self.kept > MAX_KEPT:
+                raise
+            if name in self.layers:
+                self.layers[name].problem = str(error)
+            else:
+                self.broken[name] = str(error)
 
     def items(self) -> Iterator[Item]:
         """The binaries that a container would see, or all where no manifest tells."""
@@ -144,11 +200,24 @@ class Parts:
             images = [(f"{name}:", [name]) for name in self.layers]
         for label, names in images:
             merged: dict[str, Binary] = {}
-            for name in names:
-                layer = self.layers.get(name) or self.layers.get(self.links.get(name, "")) or Layer()
-                layer.onto(merged)
             prefix = label if len(images) > 1 else ""
+            for name in names:
+                layer = self.layers.get(name) or self.layers.get(self.links.get(name, ""))
+                problem = layer.problem if layer else self._lacking(name)
+                if problem:
+                    yield Item(member=f"{prefix}{name}", binary=Binary(machine=None, problem=problem))
+                if layer:
+                    self.steps += 1 + len(layer.binaries) + (len(merged) if layer.deleted else 0)
+                    if self.steps > MAX_STEPS:
+                        raise Unreadable("its manifests name the same layers over and over")
+                    layer.onto(merged)
             yield from (Item(member=prefix + path, binary=merged[path]) for path in sorted(merged))
+
+    def _lacking(self, name: str) -> str | None:
+        """Why an image's layer is not there; None for one that is no tar (a signature, for instance)."""
+        if name in self.documents or name in self.own:
+            return None
+        return self.broken.get(name, "the image names this layer, and it is no tar or not there")
 
     def _images(self) -> Iterator[tuple[str, list[str]]]:
         """Each image's label and the names of its layers, the lowest first."""
@@ -184,17 +253,23 @@ def _blob(descriptor: Any) -> str:
     return f"blobs/{str(digest).replace(':', '/', 1)}"
 
 
-def _layer(stream: Stream) -> Layer:
-    layer = Layer()
+def _read_layer(stream: Stream, layer: Layer, keep: Callable[[], None]) -> None:
+    """Fill a layer from its tar; `keep` is called for each thing that is remembered."""
     for member, body in tars.members(stream):
         folder, _, name = member.name.rpartition("/")
         if name == _OPAQUE:
+            keep()
             layer.deleted.append(f"{folder}/" if folder else "")
         elif name.startswith(_WHITEOUT):
+            keep()
             layer.deleted.append(posixpath.join(folder, name.removeprefix(_WHITEOUT)))
         elif member.is_file and elf.is_wanted(body.peek(elf.HEADER)):
+            keep()
             layer.binaries[member.name] = _binary(body, member.size)
-    return layer
+        elif ".so" in name and (member.is_file or member.link is not None):
+            # What takes the name of a library below hides it.
+            keep()
+            layer.deleted.append(member.name)
 
 
 def _binary(body: Stream, size: int) -> Binary:
@@ -204,8 +279,11 @@ def _binary(body: Stream, size: int) -> Binary:
     if size > MAX_UNPACKED:
         return Binary(machine=None, problem=f"it is larger than {MAX_UNPACKED} bytes, in a compressed layer")
     # Its section table stands at its end, and a compressed layer cannot be read again from the middle.
-    with tempfile.TemporaryFile() as file:
-        while chunk := body.some(size):
-            file.write(chunk)
-        file.flush()
-        return read_binary(file_opener(cast(BinaryIO, file), 0, size), size)
+    try:
+        with tempfile.TemporaryFile() as file:
+            while chunk := body.some(size):
+                file.write(chunk)
+            file.flush()
+            return read_binary(file_opener(cast(BinaryIO, file), 0, size), size)
+    except OSError as error:
+        return Binary(machine=None, problem=f"it could not be unpacked to disk ({error.strerror})")

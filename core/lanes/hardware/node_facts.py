@@ -9,6 +9,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from lanes.hardware import amd_kfd, nvidia_smi
+from lanes.hardware.targets import gpu_named
 from lanes.types import Disk, Fact, Gpu, Node
 
 
@@ -30,9 +31,7 @@ def node_from(name: str, gathered: Gathered) -> Node:
     memory = _meminfo(texts.get("/proc/meminfo", ""))
     gpus, cuda, source = _gpus(gathered)
     total = memory.get("MemTotal")
-    if gpus:
-        # GB10 and its like have no memory of their own: the driver says "not supported".
-        gpus = tuple(evolve(g, memory_bytes=g.memory_bytes or total) if g.unified else g for g in gpus)
+    filled = [_filled(gpu, total, source) for gpu in gpus or ()]
     node = Node(
         name=name,
         arch=_arch(texts.get("uname -m")),
@@ -40,12 +39,25 @@ def node_from(name: str, gathered: Gathered) -> Node:
         cpus=int(texts["nproc"]) if texts.get("nproc", "").strip().isdigit() else None,
         memory_bytes=total,
         memory_available_bytes=memory.get("MemAvailable"),
-        gpus=gpus,
+        gpus=None if gpus is None else tuple(gpu for gpu, _ in filled),
         cuda=cuda,
         docker=texts.get("docker", "").strip() or None,
         disks=gathered.disks,
     )
-    return evolve(node, facts=tuple(_facts(node, gathered, source)))
+    return evolve(node, facts=tuple(_facts(node, gathered, source, [where for _, where in filled])))
+
+
+def _filled(gpu: Gpu, host_memory: int | None, source: str) -> tuple[Gpu, str]:
+    """The GPU with what its driver did not tell, and where each value comes from."""
+    named = gpu_named(gpu.name)
+    if gpu.target is None and named:
+        gpu = evolve(gpu, target=named.capability)
+        source += "; capability by its name"
+    if gpu.memory_bytes is None and gpu.unified and host_memory is not None:
+        # GB10 and its like have no memory of their own: the driver says "not supported".
+        gpu = evolve(gpu, memory_bytes=host_memory)
+        source += "; memory from /proc/meminfo"
+    return gpu, source
 
 
 def _gpus(gathered: Gathered) -> tuple[tuple[Gpu, ...] | None, str | None, str]:
@@ -72,7 +84,7 @@ def _gpus(gathered: Gathered) -> tuple[tuple[Gpu, ...] | None, str | None, str]:
     return (None if silent else ()), cuda, "no driver of a GPU was seen"
 
 
-def _facts(node: Node, gathered: Gathered, gpu_source: str) -> list[Fact]:
+def _facts(node: Node, gathered: Gathered, gpu_source: str, sources: list[str]) -> list[Fact]:
     facts = [
         Fact(name="arch", value=node.arch or "unknown", source="uname -m"),
         Fact(name="os", value=node.os or "unknown", source="/etc/os-release, uname -sr"),
@@ -80,12 +92,12 @@ def _facts(node: Node, gathered: Gathered, gpu_source: str) -> list[Fact]:
     ]
     for name, size in (("memory", node.memory_bytes), ("available memory", node.memory_available_bytes)):
         facts.append(Fact(name=name, value=_size(size), source="/proc/meminfo"))
-    for gpu in node.gpus or ():
+    for gpu, source in zip(node.gpus or (), sources, strict=True):
         memory = f"{_size(gpu.memory_bytes)}{', shared with the host' if gpu.unified else ''}"
         facts.append(
-            Fact(name="gpu", value=f"{gpu.name}, {gpu.target or 'unknown'}, {memory}", source=gpu_source)
+            Fact(name="gpu", value=f"{gpu.name}, {gpu.target or 'unknown'}, {memory}", source=source)
         )
-    if node.gpus is None or not node.gpus:
+    if not node.gpus:
         facts.append(Fact(name="gpu", value="unknown" if node.gpus is None else "none", source=gpu_source))
     if node.gpus and node.gpus[0].driver:
         facts.append(Fact(name="driver", value=node.gpus[0].driver, source=gpu_source))
@@ -93,11 +105,19 @@ def _facts(node: Node, gathered: Gathered, gpu_source: str) -> list[Fact]:
         facts.append(Fact(name="cuda", value=node.cuda, source=gpu_source))
     for disk in node.disks:
         value = f"{_size(disk.free_bytes)} of {_size(disk.total_bytes)} free"
-        facts.append(Fact(name=f"disk {disk.path}", value=value, source="statvfs"))
+        facts.append(Fact(name=f"disk {disk.path}", value=value, source="df"))
     facts.append(Fact(name="docker", value=node.docker or "no client", source="PATH"))
-    for source, why in gathered.failures.items():
+    for source, why in (*gathered.failures.items(), *_refusals(gathered)):
         facts.append(Fact(name=f"no answer of {source}", value=why, source=source))
     return facts
+
+
+def _refusals(gathered: Gathered) -> Iterator[tuple[str, str]]:
+    """What NVML would not tell of each GPU."""
+    told: dict[str, Any] = json.loads(gathered.texts.get("nvml", "{}"))
+    for index, gpu in enumerate(told.get("gpus", ())):
+        for name, why in gpu.get("errors", {}).items():
+            yield f"NVML on the {name} of GPU {index}", why
 
 
 def _meminfo(text: str) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lanes.hardware.targets import Target, gpu_named
+from lanes.hardware.targets import gpu_named, of_capability
 from lanes.types import Gpu
 
 QUERY = ("name", "compute_cap", "memory.total", "driver_version", "uuid")
@@ -55,11 +55,11 @@ def parse_cuda_version(text: str) -> str | None:
 def described(
     *, name: str, capability: str | None, memory_bytes: int | None, driver: str | None, uuid: str | None
 ) -> Gpu:
-    """A Gpu, with what its name tells where the driver did not: the capability and unified memory."""
-    known: Target | None = gpu_named(name)
+    """A Gpu as its driver describes it, and whether it shares the host's memory, by the table of GPUs."""
+    known = gpu_named(name) or (of_capability(capability) if capability else None)
     return Gpu(
         name=name,
-        target=capability or (known.capability if known else None),
+        target=capability,
         memory_bytes=memory_bytes,
         driver=driver,
         uuid=uuid,

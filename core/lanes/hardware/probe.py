@@ -12,20 +12,23 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from lanes.hardware import amd_kfd, nvidia_smi
+from lanes.hardware import amd_kfd, nvidia_smi, nvml
 from lanes.hardware.node_facts import Gathered, node_from
 from lanes.types import Disk, Node
 
 Run = Callable[[Sequence[str]], str]
 """Run an argv and give its stdout; raises OSError or subprocess.SubprocessError where that fails."""
 
+REAP_S = 1.0
 GPU_TIMEOUT_S = 15.0
 """How long a driver may take to answer; a healthy one needs about a second without persistence mode."""
+_TOO_LATE = f"it did not answer within {GPU_TIMEOUT_S:.0f} s"
 
 SIGNS_OF_NVIDIA = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
 """What is there when a driver is loaded: server and desktop, container, Jetson, Windows' Linux."""
@@ -53,8 +56,11 @@ def local_node(name: str = "local", *, paths: Sequence[str] = ("/", "~", "/tmp")
     texts |= _kfd_texts(Path(amd_kfd.TOPOLOGY))
     if any(os.path.exists(sign) for sign in SIGNS_OF_NVIDIA):
         _ask_nvidia(texts, failures)
-    gathered = Gathered(texts=texts, failures=failures, disks=tuple(_local_disks(paths)))
-    return node_from(name, gathered)
+    # In a process of its own too: asking for the space on a dead network drive hangs.
+    told, why = _bounded(["df", "-Pk", "--", *map(os.path.expanduser, paths)], partial=True)
+    if not told:
+        failures["df"] = why or "it prints nothing"
+    return node_from(name, Gathered(texts=texts, failures=failures, disks=tuple(_df_disks(told))))
 
 
 def remote_node(name: str, run: Run, *, paths: Sequence[str] = ("/", "/tmp")) -> Node:
@@ -75,7 +81,7 @@ section nproc; nproc 2>/dev/null || getconf _NPROCESSORS_ONLN
 section /proc/meminfo; cat /proc/meminfo 2>/dev/null
 section /etc/os-release; cat /etc/os-release 2>/dev/null
 section docker; command -v docker
-section df; df -Pk "$@" 2>/dev/null
+section df; limit df -Pk -- "$@" 2>/dev/null
 for node in {amd_kfd.TOPOLOGY}/*; do
   [ -r "$node/properties" ] || continue
   section "$node/properties"; cat "$node/properties" 2>/dev/null
@@ -106,16 +112,15 @@ def parse_script(text: str) -> Gathered:
         output, _, code = ("\n" + texts["nvidia-smi"]).rpartition("\nfailed: exit ")
         timed_out = code.strip() in ("124", "137")
         failures["nvidia-smi"] = (
-            f"it did not answer within {GPU_TIMEOUT_S:.0f} s"
-            if timed_out
-            else f"exit {code.strip()}: {' '.join(output.split())[:300]}"
+            _TOO_LATE if timed_out else f"exit {code.strip()}: {' '.join(output.split())[:300]}"
         )
     return Gathered(texts=texts, failures=failures, disks=tuple(_df_disks(texts.pop("df", ""))))
 
 
 def _ask_nvidia(texts: dict[str, str], failures: dict[str, str]) -> None:
     """NVML in a child process; nvidia-smi where that brings no GPU."""
-    answer, why = _bounded([sys.executable, "-m", "lanes.hardware.nvml"])
+    # By its path and with -P, so that nothing in the current folder can stand in for what it imports.
+    answer, why = _bounded([sys.executable, "-P", nvml.__file__])
     if not why:
         try:
             told = json.loads(answer)
@@ -126,6 +131,8 @@ def _ask_nvidia(texts: dict[str, str], failures: dict[str, str]) -> None:
             texts["nvml"] = answer
             return
     failures["nvml"] = why or "it lists no GPU"
+    if why == _TOO_LATE:
+        return  # nvidia-smi asks the same driver
     if not shutil.which("nvidia-smi"):
         return
     answer, why = _bounded(list(nvidia_smi.ARGV))
@@ -136,8 +143,11 @@ def _ask_nvidia(texts: dict[str, str], failures: dict[str, str]) -> None:
     texts["nvidia-smi --version"] = _bounded(list(nvidia_smi.VERSION_ARGV))[0]
 
 
-def _bounded(argv: list[str]) -> tuple[str, str]:
-    """Stdout of a process, and why there is none. A process stuck in the kernel is left behind."""
+def _bounded(argv: list[str], *, partial: bool = False) -> tuple[str, str]:
+    """Stdout of a process, and why there is none. A process stuck in the kernel is left behind.
+
+    `partial` output counts although the process failed.
+    """
     try:
         process = subprocess.Popen(
             argv,
@@ -153,12 +163,16 @@ def _bounded(argv: list[str]) -> tuple[str, str]:
     try:
         output, errors = process.communicate(timeout=GPU_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        process.kill()
+        # With what it started itself; it leads its own group.
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(REAP_S)
         for pipe in (process.stdout, process.stderr):
             if pipe:
                 pipe.close()
-        return "", f"it did not answer within {GPU_TIMEOUT_S:.0f} s"
-    if process.returncode:
+        return "", _TOO_LATE
+    if process.returncode and not partial:
         return "", f"exit {process.returncode}: {' '.join((errors or output).split())[:300]}"
     return output, ""
 
@@ -175,21 +189,6 @@ def _kfd_texts(topology: Path) -> dict[str, str]:
         with contextlib.suppress(OSError):
             texts[str(path)] = path.read_text(errors="replace")
     return texts
-
-
-def _local_disks(paths: Sequence[str]) -> Iterator[Disk]:
-    """One Disk per filesystem, under the first path that lies on it."""
-    seen = set()
-    for path in map(os.path.expanduser, paths):
-        with contextlib.suppress(OSError):
-            device, space = os.stat(path).st_dev, os.statvfs(path)
-            if device not in seen:
-                seen.add(device)
-                yield Disk(
-                    path=path,
-                    total_bytes=space.f_blocks * space.f_frsize,
-                    free_bytes=space.f_bavail * space.f_frsize,
-                )
 
 
 def _df_disks(text: str) -> Iterator[Disk]:

@@ -2,8 +2,7 @@
 
 Headers are read, payloads are not. Anything that is broken, cut off or hostile becomes a Problem;
 the limits stand beside the readers: `MAX_...` in fatbin, binaries, elf, zips, tars and images.
-A container image inside a Docker engine is not looked at here: whoever wants that hands the stream of
-`docker save` to `scan_image`.
+`docker:REF` means an image inside a Docker engine.
 """
 
 from __future__ import annotations
@@ -19,40 +18,53 @@ from lanes.errors import UsageError
 from lanes.hardware import elf, images, tars, zips
 from lanes.hardware.binaries import Binary, file_opener, read_binary
 from lanes.hardware.library import Library, Problem, Scan
-from lanes.hardware.streams import FileStream, Stream, Unreadable
+from lanes.hardware.streams import FileStream, Unreadable
 
 MAX_PROBLEMS = 1000
 """Problems that are kept; what comes after them is only counted."""
+MAX_LIBRARIES = 200_000
+MAX_NAME = 4096
+"""Characters of a name that are kept."""
 
+_DOCKER = "docker:"
+_LINKER_SCRIPT = b"/* GNU ld script"
 _PACKED_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.zst", ".tzst", ".whl", ".zip", ".so", ".cubin", ".hsaco")
 
 
 def scan(paths: Iterable[str | os.PathLike[str]]) -> Scan:
-    """Look into files and folders.
+    """Look into files and folders, and into images that a Docker engine holds (`docker:REF`).
 
-    Raises UsageError for a path that does not exist. A path that is named here and holds nothing
-    that can be looked into is a Problem; inside a folder such files are passed over.
+    Raises UsageError for a path that does not exist and for an image that cannot be had. A path that is
+    named here and holds nothing that can be looked into is a Problem; inside a folder such files are
+    passed over.
     """
     found = _Found()
-    for path in map(Path, paths):
-        if not path.exists():
+    for name in [os.fspath(path) for path in paths]:
+        if name.startswith(_DOCKER) and not os.path.lexists(name):
+            _docker_image(name, found)
+            continue
+        try:
+            mode = os.stat(name).st_mode
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             raise UsageError(
-                f"{path} does not exist", "Name a shared object, a wheel, a folder or an image tarball."
-            )
-        if path.is_dir():
-            _folder(path, found)
+                f"{_shown(name)} cannot be looked at: {why}",
+                "Name a shared object, a wheel, a folder or an image tarball, or docker:REF for an image in "
+                "the Docker engine.",
+            ) from None
+        if stat.S_ISDIR(mode):
+            _folder(Path(name), found)
         else:
-            _path(path, found, named=True)
+            _path(Path(name), found, named=True)
     return found.scan()
 
 
-def scan_image(stream: Stream, name: str) -> Scan:
-    """Look into an image as `docker save` writes it, plain or compressed, read once from front to end."""
-    found = _Found()
-    with found.guard(name):
+def _docker_image(name: str, found: _Found) -> None:
+    from lanes.hardware.docker_image import saved
+
+    with found.guard(name), saved(name.removeprefix(_DOCKER)) as stream:
         for item in images.read_image(stream):
             found.add(name, item.member, item.binary)
-    return found.scan()
 
 
 class _Found:
@@ -66,14 +78,18 @@ class _Found:
     def add(self, file: str, member: str | None, binary: Binary) -> None:
         if binary.problem is not None:
             self.problem(file, binary.problem, member)
-        if binary.codes or binary.problem is None:
+        if len(self._libraries) >= MAX_LIBRARIES:
+            self.problem(file, f"more than {MAX_LIBRARIES} binaries are too many to keep", member)
+        elif binary.codes or binary.problem is None:
+            member = _shown(member) if member is not None else None
             self._libraries.append(
-                Library(file=file, member=member, machine=binary.machine, codes=binary.codes)
+                Library(file=_shown(file), member=member, machine=binary.machine, codes=binary.codes)
             )
 
     def problem(self, file: str, reason: str, member: str | None = None) -> None:
         if len(self._problems) < MAX_PROBLEMS:
-            self._problems.append(Problem(file=file, reason=reason, member=member))
+            member = _shown(member) if member is not None else None
+            self._problems.append(Problem(file=_shown(file), reason=reason, member=member))
         else:
             self._more += 1
 
@@ -118,36 +134,41 @@ def _folder(folder: Path, found: _Found) -> None:
 
 
 def _files(folder: Path, found: _Found) -> Iterator[Path]:
-    """Regular files below a folder in a stable order; links are not followed, so there are no loops."""
+    """What lies below a folder, in a stable order; links are not followed, so there are no loops.
 
-    def complain(error: OSError) -> None:
-        found.problem(str(error.filename), error.strerror or str(error))
-
-    for root, folders, names in os.walk(folder, onerror=complain, followlinks=False):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(root, name)
-            if not path.is_symlink():
-                yield path
+    Not `os.walk`, which calls itself for each level in Python 3.11.
+    """
+    waiting = [str(folder)]
+    while waiting:
+        here = waiting.pop()
+        files: list[str] = []
+        with found.guard(here), os.scandir(here) as listing:
+            entries = sorted(listing, key=lambda entry: entry.name)
+            folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            waiting += reversed(folders)
+            files = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
+        yield from map(Path, files)
 
 
 def _path(path: Path, found: _Found, *, named: bool) -> None:
     with found.guard(str(path)):
         # A pipe would block for ever, and a device has no end.
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            if named:
-                raise Unreadable("it is not a regular file")
-            return
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise Unreadable("it is not a regular file")
         with path.open("rb", buffering=0) as file:
-            known = _file(file, status.st_size, str(path), found)
-        if not known and (named or path.name.endswith(_PACKED_SUFFIXES)):
+            size = os.fstat(file.fileno()).st_size
+            head = FileStream(file, 0, size).read(tars.BLOCK)
+            if _file(file, head, size, str(path), found):
+                return
+        if named and head[:4] == elf.MAGIC:
+            raise Unreadable("it is an ELF file for 32-bit hosts, and those hold no GPU code")
+        passed_over = head[:4] == elf.MAGIC or head.startswith(_LINKER_SCRIPT)
+        if named or (path.name.endswith(_PACKED_SUFFIXES) and not passed_over):
             raise Unreadable("it is neither an ELF file nor a zip nor a tar")
 
 
-def _file(file: BinaryIO, size: int, name: str, found: _Found) -> bool:
+def _file(file: BinaryIO, head: bytes, size: int, name: str, found: _Found) -> bool:
     """Look into one open file; False when it is nothing that can be looked into."""
-    head = FileStream(file, 0, size).read(tars.BLOCK)
     if elf.is_wanted(head):
         found.add(name, None, read_binary(file_opener(file, 0, size), size))
     elif head[:4] in zips.MAGICS:
@@ -168,3 +189,11 @@ def _zip(file: BinaryIO, size: int, name: str, found: _Found) -> None:
             opener = partial(zips.open_member, file, member)
             if elf.is_wanted(opener().peek(elf.HEADER)):
                 found.add(name, member.name, read_binary(opener, member.size))
+
+
+def _shown(name: str) -> str:
+    """The name as it can be printed anywhere: what would steer a terminal is written out."""
+    name = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)

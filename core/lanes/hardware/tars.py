@@ -6,6 +6,7 @@ to gigabytes; here they are bounded, and nothing is seeked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from attrs import frozen
@@ -16,7 +17,10 @@ BLOCK = 512
 MAX_HEADER = 1 << 20
 """Bytes of one extended header."""
 MAX_MEMBERS = 10_000_000
+MAX_NAME = 4096
+"""Characters of a name that are kept; Linux takes no longer paths."""
 
+_KEPT = ("path", "linkpath", "size")
 _FILES = (b"0", b"\0", b"7")
 _WITHOUT_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")
 _HARD_LINK, _SYMBOLIC_LINK = b"1", b"2"
@@ -50,16 +54,17 @@ def members(stream: Stream) -> Iterator[tuple[Member, Stream]]:
             return
         if len(head) < BLOCK or not _checked(head):
             raise Unreadable("the tar is cut off or broken")
-        size, kind = _number(head[124:136]), head[156:157]
+        size, kind = _size(head), head[156:157]
         start = stream.position
         if kind in (b"L", b"K", b"x", b"g"):
             body = _extended(stream, size)
             if kind == b"x":
-                extended |= _pax(body)
+                extended |= {key: value for key, value in _pax(body).items() if key in _KEPT}
             elif kind != b"g":
                 extended["path" if kind == b"L" else "linkpath"] = _text(body)
         else:
-            size = int(extended["size"]) if extended.get("size", "").isdecimal() else size
+            claimed = extended.get("size", "")
+            size = int(claimed) if re.fullmatch("[0-9]{1,18}", claimed) else size
             member = _member(head, size, kind, extended)
             extended = {}
             size = 0 if kind in _WITHOUT_DATA else size
@@ -75,10 +80,10 @@ def _member(head: bytes, size: int, kind: bytes, extended: dict[str, str]) -> Me
     name = _text(head[:100])
     link = extended.get("linkpath", _text(head[157:257]))
     return Member(
-        name=extended.get("path", f"{prefix}/{name}" if prefix else name).removeprefix("./"),
+        name=extended.get("path", f"{prefix}/{name}" if prefix else name).removeprefix("./")[:MAX_NAME],
         size=size,
         is_file=kind in _FILES,
-        link=link if kind in (_HARD_LINK, _SYMBOLIC_LINK) else None,
+        link=link[:MAX_NAME] if kind in (_HARD_LINK, _SYMBOLIC_LINK) else None,
     )
 
 
@@ -104,6 +109,13 @@ def _pax(body: bytes) -> dict[str, str]:
         found[key.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
         at += length
     return found
+
+
+def _size(head: bytes) -> int:
+    size = _number(head[124:136])
+    if size >= 1 << 63:
+        raise Unreadable(f"a member of the tar claims {size} bytes")
+    return size
 
 
 def _number(field: bytes) -> int:

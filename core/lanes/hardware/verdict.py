@@ -16,6 +16,8 @@ from lanes.types import Evidence, Finding, Verdict
 
 QUESTION = "sm"
 HOST_QUESTION = "host_arch"
+MAX_SOURCES = 3
+"""Files that a finding's source names."""
 
 
 @frozen(kw_only=True)
@@ -86,7 +88,7 @@ def verdict(scan: Scan, target: Target, deciding: Sequence[str] | None = None) -
         decides = named if deciding is not None else _counts(library, target)
         answers.append(LibraryAnswer(library=library, answer=answer_for(library, target), decides=decides))
     chosen = [answer for answer in answers if answer.decides]
-    source = ", ".join(sorted({library.file for library in scan.libraries})) or "nothing was scanned"
+    source = _source(scan)
     code = _code_finding(chosen, target, source, named=deciding is not None)
     unread = [problem for problem in scan.problems if deciding is None or _named(problem, deciding)]
     if unread and code.verdict is not Verdict.UNRUNNABLE:
@@ -98,16 +100,33 @@ def verdict(scan: Scan, target: Target, deciding: Sequence[str] | None = None) -
     return Judgement(target=target, findings=(code, host) if host else (code,), libraries=tuple(answers))
 
 
+def _source(scan: Scan) -> str:
+    files = sorted({library.file for library in scan.libraries})
+    more = f" and {len(files) - MAX_SOURCES} more" if len(files) > MAX_SOURCES else ""
+    return ", ".join(files[:MAX_SOURCES]) + more or "nothing was scanned"
+
+
 def answer_for(library: Library, target: Target) -> Answer:
-    """The best that one library offers the target; UNKNOWN where it holds no code that can be loaded."""
+    """The best that one library offers the target; UNKNOWN, never no, where it holds no machine code."""
     loadable = [code for code, _ in library.codes if _fits(code, target) and not code.relocatable]
-    answers = [runs_on(code, target) for code in sorted(loadable, key=_preference)]
+    told = {code: runs_on(code, target) for code in sorted(loadable, key=_preference)}
+    answers = list(told.values())
     if not any(code.kind in (CodeKind.SASS, CodeKind.PTX, CodeKind.AMD) for code in loadable):
         return _no_code(library, target)
     # A driver takes machine code that it believes compatible; PTX helps only where there is none.
     ready = [one for one in answers if one.condition is None and one.verdict is not Verdict.UNRUNNABLE]
     best = min(ready or answers, key=lambda answer: answer.verdict.severity)
+    exact = any(code.capability == target.capability for code, one in told.items() if one is best)
+    if best.verdict is Verdict.RUNNABLE and not exact:
+        # A library has many pieces, and each has the code that its author chose for it.
+        doubts = [one.reason for one in ready if one.verdict is Verdict.UNKNOWN]
+        return evolve(best, reason="; in parts, ".join([best.reason, *doubts[:1]]))
     if best.verdict is Verdict.UNRUNNABLE:
+        if all(code.kind is CodeKind.PTX for code in loadable):
+            return Answer(
+                verdict=Verdict.UNKNOWN,
+                reason=f"it holds no machine code, and its PTX does not help: {answers[-1].reason}",
+            )
         held = ", ".join(code.name for code in loadable)
         return evolve(
             best, reason=f"none of its code ({held}) runs on {target.label}: {_nearest(loadable, target)}"
@@ -205,8 +224,11 @@ def _matches(library: Library, patterns: Sequence[str]) -> bool:
 
 
 def _named(problem: Problem, patterns: Sequence[str]) -> bool:
-    # A file that cannot be opened at all may have held the deciding library.
-    return problem.member is None or any(_match(problem.member, pattern) for pattern in patterns)
+    # An archive that cannot be opened at all may have held the deciding library.
+    name = problem.member or problem.file
+    return any(_match(name, pattern) for pattern in patterns) or (
+        problem.member is None and ".so" not in name.rpartition("/")[2]
+    )
 
 
 def _match(name: str, pattern: str) -> bool:

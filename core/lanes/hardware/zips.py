@@ -12,16 +12,11 @@ from typing import BinaryIO
 
 from attrs import frozen
 
-from lanes.hardware.streams import PACKED_CHUNK, FileStream, Stream, Unreadable, inflate
+from lanes.hardware.streams import MAX_RATIO, PACKED_CHUNK, SMALL, FileStream, Stream, Unreadable, inflate
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 
 MAX_MEMBERS = 1_000_000
-MAX_RATIO = 200
-"""Unpacked size over packed size; GPU libraries reach about 10, deflate could reach 1032."""
-SMALL = 64 << 20
-"""Members that unpack to no more than these bytes may have any ratio."""
-
 _END, _END64_LOCATOR, _END64, _CENTRAL = b"PK\x05\x06", b"PK\x06\x07", b"PK\x06\x06", b"PK\x01\x02"
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED = 0x1
@@ -37,11 +32,6 @@ class Member:
     size: int
     header: int
     encrypted: bool
-
-    @property
-    def stored(self) -> bool:
-        """Does it lie in the zip as it is?"""
-        return self.method == _STORED
 
 
 def members(file: BinaryIO, size: int) -> Iterator[Member]:
@@ -75,13 +65,13 @@ def open_member(file: BinaryIO, member: Member) -> Stream:
     """The member's unpacked bytes. Raises Unreadable for an unknown method and for zip bombs."""
     if member.encrypted:
         raise Unreadable("it is encrypted")
-    if member.size > SMALL and member.size > MAX_RATIO * member.packed:
+    if member.size > SMALL + MAX_RATIO * member.packed:
         raise Unreadable(f"it claims to unpack {member.packed} bytes to {member.size}, as in a zip bomb")
     start = data_offset(file, member)
     if member.method == _STORED:
         return FileStream(file, start, member.packed)
     if member.method == _DEFLATED:
-        return inflate(FileStream(file, start, member.packed, PACKED_CHUNK))
+        return inflate(FileStream(file, start, member.packed, PACKED_CHUNK), limit=member.size)
     raise Unreadable(
         f"it is packed by method {member.method}, and only stored and deflated files can be read"
     )
