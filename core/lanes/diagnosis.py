@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from lanes.plugins import Engine
 from lanes.types import Cause, Lane, Postmortem
 
+_LONGEST = 400
+"""How much of a line is worth repeating: some engines print whole requests."""
+
 _TELLING = re.compile(
     r"\b(error|fatal|critical|exception|traceback|panic|abort(ed)?|assert(ion)?|fail(ed|ure)?|cannot|can't|"
     r"couldn't|could not|unable|invalid|out of memory|killed|denied|no such|not found)\b",
@@ -32,7 +35,7 @@ def telling_lines(postmortem: Postmortem, most: int = 5) -> tuple[str, ...]:
     ranks = sorted(postmortem.logs)
     prefix = len(ranks) > 1
     lines = [
-        (f"rank {rank}: {line}" if prefix else line)
+        (f"rank {rank}: " if prefix else "") + line[:_LONGEST]
         for rank in ranks
         for line in postmortem.logs[rank]
         if line.strip()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import httpx2
 
 POLL_S = 0.1
+_LINE = 10_000
 WRONG_STATUS_GRACE_S = 3.0
 """How long a status that means neither ready nor loading may last: a server may pass through one."""
 
@@ -49,14 +52,36 @@ def wait_until_ready(
     watch = _Watch(ladder, folder, on_progress)
     for rung in ladder.rungs:
         climb = _climber(rung, endpoint, folder)
-        while True:
-            if (how := death(folder)) is not None:
-                raise Died(how)
-            pending = climb()
-            if pending is None:
-                break
-            watch.look(rung.name, pending)
-            time.sleep(POLL_S)
+        pending: str | None = "no answer yet"
+        while pending is not None:
+            attempt = _beside(climb)
+            # A server may take its time to answer, or never do: deaths and deadlines do not wait for it.
+            while not wait([attempt], POLL_S).done:
+                _alive(folder)
+                watch.look(rung.name, pending)
+            _alive(folder)
+            if (pending := attempt.result()) is not None:
+                watch.look(rung.name, pending)
+                time.sleep(POLL_S)
+
+
+def _alive(folder: Path) -> None:
+    if (how := death(folder)) is not None:
+        raise Died(how)
+
+
+def _beside(climb: Climb) -> Future[str | None]:
+    """Try a rung in a thread, which nobody need wait for when it is no longer of interest."""
+    attempt: Future[str | None] = Future()
+
+    def work() -> None:
+        try:
+            attempt.set_result(climb())
+        except BaseException as error:
+            attempt.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return attempt
 
 
 class _Watch:
@@ -89,9 +114,20 @@ class _Watch:
         for phase in self.ladder.phases:
             text = "\n".join(process.tail(self.folder, phase.rank))
             for match in re.finditer(phase.pattern, text):
-                share = match.groupdict().get("percent")
-                latest = f"{phase.name} {share} %" if share else phase.name
+                latest = phase.name + _share(match.groupdict())
         return latest
+
+
+def _share(groups: dict[str, str | None]) -> str:
+    """How far a phase has come, from its pattern's group `percent` or `fraction`."""
+    if percent := groups.get("percent"):
+        return f" {percent} %"
+    if fraction := groups.get("fraction"):
+        try:
+            return f" {float(fraction):.0%}".replace("%", " %")
+        except ValueError:
+            return f" {fraction}"  # such as 3/8
+    return ""
 
 
 Climb = Callable[[], str | None]
@@ -126,13 +162,18 @@ def _http(rung: HttpRung, endpoint: Endpoint) -> Climb:
     def climb() -> str | None:
         try:
             answer = client.get(url, headers=_authorization(endpoint))
-        except httpx2.TransportError:
+        except httpx2.ConnectError:
+            wrong_since.clear()
             return "nothing answers yet"
+        except httpx2.HTTPError as error:
+            wrong_since.clear()
+            return f"GET {rung.path} brings no answer ({str(error) or type(error).__name__})"
         if answer.status_code == 200:
             client.close()
             return None
         said = _said(answer)
         if answer.status_code in rung.loading:
+            wrong_since.clear()
             return said
         wrong_since.append(time.monotonic())
         if wrong_since[-1] - wrong_since[0] > WRONG_STATUS_GRACE_S:
@@ -150,15 +191,25 @@ def _authorization(endpoint: Endpoint) -> dict[str, str]:
 def _said(answer: httpx2.Response) -> str:
     """What a server says beside its status: `error.message` where it has one."""
     try:
-        return str(answer.json()["error"]["message"])[:200]
+        said = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError, IndexError):
-        return " ".join(answer.text.split())[:200] or answer.reason_phrase
+        said = answer.text
+    return " ".join(said.split())[:200] or answer.reason_phrase
 
 
 def _log(rung: LogRung, folder: Path) -> Climb:
+    read = process.reader(folder, rung.rank)
+    last = ""
+
     def climb() -> str | None:
-        found = any(re.search(rung.pattern, line) for line in process.tail(folder, rung.rank, 2000))
-        return None if found else f"rank {rung.rank}'s log does not show it yet"
+        nonlocal last
+        text = last + read()
+        lines = text.splitlines()
+        if any(re.search(rung.pattern, line) for line in lines):
+            return None
+        # The last line may go on, or be one of those that never end.
+        last = lines[-1][-_LINE:] if lines and text[-1] not in "\r\n" else ""
+        return f"rank {rung.rank}'s log does not show it yet"
 
     return climb
 
@@ -166,7 +217,9 @@ def _log(rung: LogRung, folder: Path) -> Climb:
 def _exec(rung: ExecRung) -> Climb:
     def climb() -> str | None:
         try:
-            code = subprocess.run(rung.argv, capture_output=True, timeout=30, check=False).returncode
+            code = subprocess.run(
+                rung.argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False
+            ).returncode
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{rung.argv[0]}: {error}"
         return None if code == 0 else f"{rung.argv[0]} exits with {code}"

@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,10 @@ def _converter() -> cattrs.Converter:
 def create(lane: str, engine: str, recipe: str, run: str) -> Record:
     """Make the folder and the first record of a lane that is about to start."""
     paths.lanes().mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9.]+", "-", lane.lower()).strip("-") or "lane"
+    slug = re.sub(r"[^a-z0-9.]+", "-", lane.lower())[:60].strip("-.") or "lane"
+    taken = {folder.name for folder in paths.lanes().iterdir()}
     record = Record(
-        id=f"{slug}-{secrets.token_hex(2)}",
+        id=next(name for _ in count() if (name := f"{slug}-{secrets.token_hex(2)}") not in taken),
         lane=lane,
         engine=engine,
         recipe=recipe,
@@ -118,7 +120,7 @@ def every() -> Iterator[Record]:
     for file in paths.lanes().glob("*/lane.json"):
         try:
             found.append(_converter().structure(json.loads(file.read_text(encoding="utf-8")), Record))
-        except (OSError, ValueError, cattrs.BaseValidationError):
+        except (OSError, ValueError, TypeError, cattrs.BaseValidationError):
             continue
     yield from sorted(found, key=lambda r: r.started_at, reverse=True)
 
@@ -159,8 +161,8 @@ def mend_all() -> list[tuple[Record, Standing]]:
     for record in list(every()):
         how = standing(record)
         if how.needs_mending:
-            mend(record)
-            mended.append((record, how))
+            if not mend(record):
+                mended.append((record, how))
         elif how.state == "ended":
             ended += 1
             if ended > KEPT:
@@ -170,19 +172,24 @@ def mend_all() -> list[tuple[Record, Standing]]:
 
 def choose(name: str | None, ended_too: bool = False) -> Record:
     """The lane that a person means: by id, by the start of its id, by its recipe's name; without a
-    name the only one there is. Raises `UsageError` when none or several fit."""
+    name the only one there is. With `ended_too`, one that has ended will do when none runs: the latest;
+    and without a name the latest of all. Raises `UsageError` when none or several fit."""
     records = list(every())
     pool = [r for r in records if r.ending is None]
     if ended_too and (name is not None or not pool):
         pool = records
-    fitting = pool if name is None else [r for r in pool if name in (r.id, r.lane) or r.id.startswith(name)]
-    if name is not None and any(r.id == name for r in fitting):
-        fitting = [r for r in fitting if r.id == name]
-    if ended_too and fitting:
+    if name is None:
+        fitting = pool
+    else:
+        fitting = [r for r in pool if name in (r.id, r.lane) or (name and r.id.startswith(name))]
+        fitting = [r for r in fitting if r.id == name] or fitting
+        # Of a name that was used again and again, the lane that runs is meant.
+        fitting = [r for r in fitting if r.ending is None] or (fitting[:1] if ended_too else [])
+    if ended_too and name is None and fitting:
         return fitting[0]
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        what = f"no lane {name!r} is there" if name else "no lane is running"
+        what = "no lane is running" if name is None else f"no lane {name!r} is there"
         raise UsageError(what, "`lanes status --all` lists them")
     raise UsageError(f"several lanes fit: {', '.join(r.id for r in fitting)}", "name one by its id")

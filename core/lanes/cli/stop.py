@@ -8,6 +8,9 @@ import click
 
 from lanes.cli import output
 
+_BEFORE = ("starting", "staging", "launching")
+"""The phases in which a lane may have no process yet."""
+
 
 @click.command("stop")
 @click.argument("lanes", nargs=-1)
@@ -33,15 +36,20 @@ def command(lanes: tuple[str, ...], everything: bool, as_json: bool) -> None:
         raise UsageError(f"several lanes run: {', '.join(r.id for r in running)}", "name one, or say --all")
     else:
         chosen = running
-    stopped, stuck = [], {}
-    for record in chosen:
+    stopped, stuck, waiting = [], {}, []
+    for record in {r.id: r for r in chosen}.values():
         if record.ending is not None:
+            continue
+        owned = record.owner.alive() and not record.detached
+        if owned and record.phase in _BEFORE and not process.survivors(record.folder):
+            # It would go on and launch: only its owner can end it.
+            waiting.append(record)
             continue
         with interrupts.held_off() as hurry:
             left = process.stop(record.folder, record.stop, hurry)
         if left:
             stuck[record.id] = left
-        elif record.detached or not record.owner.alive():
+        elif not owned:
             ending = records.Ending(status="stopped", reason="stopped by `lanes stop`", at=time.time())
             records.update(record, ending=ending)
             stopped.append(record.id)
@@ -55,8 +63,14 @@ def command(lanes: tuple[str, ...], everything: bool, as_json: bool) -> None:
             click.echo(f"cleaned up after {record.id}")
         for name in stopped:
             click.echo(f"stopped {name}")
-        if not stopped and not mended and not stuck:
+        if not stopped and not mended and not stuck and not waiting:
             click.echo("nothing to stop")
+    if waiting:
+        one = waiting[0]
+        raise LaneError(
+            f"{one.id} has no process yet: lanes (pid {one.owner.pid}) is still {one.phase}",
+            f"press Ctrl-C there, or `kill {one.owner.pid}`",
+        )
     if stuck:
         pids = "; ".join(f"{name}: {', '.join(map(str, left))}" for name, left in stuck.items())
         raise LaneError(f"these processes could not be ended: {pids}", "look at them with ps, and try again")

@@ -9,7 +9,7 @@ keeper's environment (nothing of it is written to disk). In FOLDER it reads and 
 
     process.json   in:  argv, cwd, signal, patience_s
     log            out: what the engine prints
-    pid.json       out: pid, keeper, started_ns
+    pid.json       out: pid, born, keeper, keeper_born, started_ns (born: ticks from the boot to the start)
     exit.json      out: code | signal, oom_killed, reason, error, at_ns
 
 OWNER_FD is the read end of a pipe that the owner holds. The byte `d` detaches; its end without that
@@ -41,27 +41,42 @@ def write_json(path: str, value: dict[str, Any]) -> None:
     os.replace(partial, path)
 
 
+def stat(pid: int) -> tuple[str, int, int, int] | None:
+    """State, parent, session and birth (ticks since the machine booted, which no clock that is set can
+    move) of a process. None when it is gone. A pid with another birth is another process."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The command may hold spaces and brackets; the fields follow its last bracket.
+            fields = file.read().rpartition(")")[2].split()
+        return fields[0], int(fields[1]), int(fields[3]), int(fields[19])
+    return None
+
+
 def kin(keeper: int) -> list[int]:
     """The living processes that a keeper is answerable for: its descendants (as a subreaper it is the
     parent of every orphan among them) and the members of its session. Empty where there is no /proc."""
     parents: dict[int, int] = {}
     found: set[int] = set()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdigit() and int(name) != keeper:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    # The command may hold spaces and brackets; the fields follow its last bracket.
-                    state, parent, _, session, *_ = file.read().rpartition(")")[2].split()
-                if state not in "ZX":
-                    parents[int(name)] = int(parent)
-                    if int(session) == keeper:
-                        found.add(int(name))
+        if name.isdigit() and int(name) != keeper and (found_out := stat(int(name))) is not None:
+            state, parent, session, _ = found_out
+            if state not in "ZX":
+                parents[int(name)] = parent
+                if session == keeper:
+                    found.add(int(name))
     grown = True
     while grown:
         more = {pid for pid, parent in parents.items() if parent == keeper or parent in found} - found
         grown = bool(more)
         found |= more
     return sorted(found)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals between the first and the last have no name
+        return f"signal {number}"
 
 
 def oom_kills() -> int:
@@ -95,19 +110,26 @@ class Keeper:
             engine = self.start()
         except OSError as error:
             self.reason = "not-started"
-            what = error.strerror or str(error)
-            self.record(error=f"{self.spec['argv'][0]}: {what}")
+            # A working directory that is not there is named by the error too.
+            which = error.filename or self.spec["argv"][0]
+            self.record(error=f"{which}: {error.strerror or error}")
             return
         write_json(
             os.path.join(self.folder, "pid.json"),
-            {"pid": engine.pid, "keeper": os.getpid(), "started_ns": time.time_ns()},
+            {
+                "pid": engine.pid,
+                "born": (stat(engine.pid) or (0,))[-1],
+                "keeper": os.getpid(),
+                "keeper_born": (stat(os.getpid()) or (0,))[-1],
+                "started_ns": time.time_ns(),
+            },
         )
         code = self.watch(engine)
         self.clear(engine.pid)
         killed = code < 0
         self.record(
             code=None if killed else code,
-            signal=signal.Signals(-code).name if killed else None,
+            signal=signal_name(-code) if killed else None,
             oom_killed=killed and self.reason == "exited" and oom_kills() > oom_before,
         )
 

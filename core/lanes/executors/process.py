@@ -6,9 +6,11 @@ the rank ended. Everything here works from those folders alone, so any later com
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +27,13 @@ from lanes.executors import keeper
 from lanes.types import Exit, Node, Placement, Process, Seat, StopPlan
 
 MARK = "LANES_LANE"
-"""Environment variable that marks every process of a lane with the lane's id."""
+"""Environment variable that tells every process of a lane the lane's id."""
+
+_FOLDER = "LANES_FOLDER"
+"""Environment variable that marks every process of a lane as this lane's: ids are not unique over all
+homes of a machine."""
+
+_ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])")
 
 
 @attrs.frozen(kw_only=True)
@@ -127,6 +135,10 @@ def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
 
     Raises `StartError` when the program cannot be run.
     """
+    if stop.signal not in signal.Signals.__members__:
+        raise StartError(
+            f"there is no signal {stop.signal!r} to stop it with", "report this to the plugin's author"
+        )
     own = rank_folder(folder, process.rank)
     own.mkdir(parents=True, mode=0o700)
     keeper.write_json(
@@ -138,7 +150,13 @@ def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
             "patience_s": stop.patience_s,
         },
     )
-    environment = {**os.environ, **process.env, MARK: folder.name, "LANES_RANK": str(process.rank)}
+    environment = {
+        **os.environ,
+        **process.env,
+        MARK: folder.name,
+        _FOLDER: os.path.realpath(folder),
+        "LANES_RANK": str(process.rank),
+    }
     hold = owner.pipe()
     try:
         with open(own / "keeper.log", "ab") as log:
@@ -151,10 +169,14 @@ def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
                 pass_fds=(hold,),
                 start_new_session=True,
             )
+    except (OSError, ValueError) as error:
+        raise StartError(f"the process could not be started: {error}", "check the recipe's env") from None
     finally:
         os.close(hold)
     while not (own / "pid.json").exists():
         if (ended := how_ended(own)) is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1)
             raise StartError(ended.sentence(), "check the program's path and the recipe's options")
         if child.poll() is not None:
             said = (own / "keeper.log").read_text(errors="replace").strip().splitlines()
@@ -171,12 +193,12 @@ def how_ended(own: Path) -> Ended | None:
             error=record["error"],
             at_ns=record["at_ns"],
         )
-    if (pids := _read(own / "pid.json")) is not None and not _is_ours(pids["pid"], own):
+    if (pids := _read(own / "pid.json")) is not None and not _lives(pids["pid"], pids["born"]):
         # The keeper writes its record just after the process is gone: look once more.
         for _ in range(40):
             if (own / "exit.json").exists():
                 return how_ended(own)
-            if not _is_ours(pids["keeper"], own):
+            if not _lives(pids["keeper"], pids["keeper_born"]):
                 break
             time.sleep(0.05)
         return Ended(reason="vanished", exit=Exit())
@@ -190,19 +212,11 @@ def _read(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _is_ours(pid: int, own: Path) -> bool:
-    """Whether this pid is still a living process of this lane, not a stranger who got its number."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return bool(process.environ().get(MARK) == own.parent.name)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
+def _lives(pid: int, born: int) -> bool:
+    """Whether a process lives, and is not a stranger who got its number. Its environment does not tell:
+    programs that set their title write over it."""
+    found = keeper.stat(pid)
+    return found is not None and found[0] not in "ZX" and found[-1] == born
 
 
 def survivors(folder: Path) -> list[int]:
@@ -210,23 +224,26 @@ def survivors(folder: Path) -> list[int]:
     by the keepers' sessions (a program may overwrite its environment)."""
     import psutil
 
+    mark = os.path.realpath(folder)
     found: set[int] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == folder.name and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(_FOLDER) == mark and process.status() != psutil.STATUS_ZOMBIE:
                 found.add(process.pid)
-    keepers = {pid for pid in found if _is_keeper(pid, folder)}
-    for pid in keepers:
-        found.update(keeper.kin(pid))
     for record in folder.glob("rank*/pid.json"):
-        if (pids := _read(record)) is not None and pids["keeper"] not in keepers:
-            # Its session outlives the keeper; no other process can have got that number meanwhile.
-            found.update(p for p in keeper.kin(pids["keeper"]) if _session_of(p) == pids["keeper"])
+        if (pids := _read(record)) is None:
+            continue
+        if _lives(pids["pid"], pids["born"]):
+            found.add(pids["pid"])
+        if _lives(pids["keeper"], pids["keeper_born"]):
+            found.update((pids["keeper"], *keeper.kin(pids["keeper"])))
+        elif keeper.stat(pids["keeper"]) is None:
+            # The session outlives its keeper. Its number may be a stranger's by now, unless somebody
+            # who is surely ours is in it.
+            session = {pid for pid in keeper.kin(pids["keeper"]) if _session_of(pid) == pids["keeper"]}
+            if session & found:
+                found |= session
     return sorted(found)
-
-
-def _is_keeper(pid: int, folder: Path) -> bool:
-    return any((_read(r) or {}).get("keeper") == pid for r in folder.glob("rank*/pid.json"))
 
 
 def _session_of(pid: int) -> int | None:
@@ -245,7 +262,7 @@ def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False
         pids = _read(own / "pid.json")
         if pids is None or hurry() or how_ended(own) is not None:
             continue
-        if _is_ours(pids["keeper"], own):
+        if _lives(pids["keeper"], pids["keeper_born"]):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pids["keeper"], signal.SIGTERM)
             # The keeper's own patience comes first; ours is for a keeper that hangs.
@@ -262,7 +279,16 @@ def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+    _reap(folder)
     return survivors(folder)
+
+
+def _reap(folder: Path) -> None:
+    """Take leave of the keepers that are our children, so that none stays as a zombie."""
+    for record in folder.glob("rank*/pid.json"):
+        if (pids := _read(record)) is not None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pids["keeper"], os.WNOHANG)
 
 
 def _ranks(folder: Path) -> set[int]:
@@ -282,12 +308,32 @@ def ended(folder: Path) -> Mapping[int, Ended]:
 
 
 def tail(folder: Path, rank: int, lines: int = 200) -> Sequence[str]:
-    """The last lines of a rank's log, read from its end."""
+    """The last lines of a rank's log, read from its end, without the codes that colour a terminal."""
     path = rank_folder(folder, rank) / "log"
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 400 * lines))
-            return file.read().decode(errors="replace").splitlines()[-lines:]
+            return _ANSI.sub("", file.read().decode(errors="replace")).splitlines()[-lines:] if lines else ()
     except FileNotFoundError:
         return ()
+
+
+def reader(folder: Path, rank: int) -> Callable[[], str]:
+    """A function that returns what a rank's log has grown by since it was last called."""
+    path = rank_folder(folder, rank) / "log"
+    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+    offset = 0
+
+    def read() -> str:
+        nonlocal offset
+        try:
+            with open(path, "rb") as file:
+                file.seek(offset)
+                new = file.read()
+        except FileNotFoundError:
+            return ""
+        offset += len(new)
+        return _ANSI.sub("", decode(new))
+
+    return read
