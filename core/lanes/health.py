@@ -194,7 +194,7 @@ def _said(answer: httpx2.Response) -> str:
         said = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError, IndexError):
         said = answer.text
-    return " ".join(said.split())[:200] or answer.reason_phrase
+    return " ".join(process.uncoloured(said).split())[:200] or answer.reason_phrase
 
 
 def _log(rung: LogRung, folder: Path) -> Climb:

@@ -314,9 +314,14 @@ def tail(folder: Path, rank: int, lines: int = 200) -> Sequence[str]:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 400 * lines))
-            return _ANSI.sub("", file.read().decode(errors="replace")).splitlines()[-lines:] if lines else ()
+            return uncoloured(file.read().decode(errors="replace")).splitlines()[-lines:] if lines else ()
     except FileNotFoundError:
         return ()
+
+
+def uncoloured(text: str) -> str:
+    """Text without the codes that colour a terminal, or move about on it."""
+    return _ANSI.sub("", text)
 
 
 def reader(folder: Path, rank: int) -> Callable[[], str]:
@@ -334,6 +339,6 @@ def reader(folder: Path, rank: int) -> Callable[[], str]:
         except FileNotFoundError:
             return ""
         offset += len(new)
-        return _ANSI.sub("", decode(new))
+        return uncoloured(decode(new))
 
     return read
