@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lanes.cli import output
@@ -18,23 +18,37 @@ _COLUMNS = (
 )
 
 
+_ROOMY = 130
+"""Columns from which a median and its interval fit on one line."""
+
+
 def show(document: dict[str, Any]) -> None:
     """Print the table of a `lanes.result/1` document on stdout, with the notes that belong to it."""
     console = output.console()
-    console.print(_table(document))
+    console.print(_table(document, " " if console.width >= _ROOMY else "\n"))
     for line in _notes(document):
         console.print(line, markup=False, highlight=False, style="dim")
 
 
-def _table(document: dict[str, Any]) -> Table:
-    made = output.table("lane", "cell", *(title for _, title in _COLUMNS), "n>", "status")
+def _table(document: dict[str, Any], between: str) -> Table:
+    columns = dict(_COLUMNS)
+    if not any(c["concurrency"] > 1 for lane in document["lanes"] for c in _cells(lane)):
+        # What all streams brought together says something of several only.
+        del columns["span_tps"]
+    made = output.table("lane", "cell", *columns.values(), "n>", "status")
     for lane in document["lanes"]:
-        cells = [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
+        cells = _cells(lane)
         for cell in cells:
-            made.add_row(lane["name"], cell_name(cell), *_figures(cell), _status(cell, lane))
+            made.add_row(
+                lane["name"], cell_name(cell), *_figures(cell, columns, between), _status(cell, lane)
+            )
         if not cells or lane["status"] not in ("measured", "running"):
-            made.add_row(lane["name"], "", *[""] * len(_COLUMNS), "", f"{lane['status']}: {lane['reason']}")
+            made.add_row(lane["name"], "", *[""] * len(columns), "", f"{lane['status']}: {lane['reason']}")
     return made
+
+
+def _cells(lane: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
 
 
 def cell_name(cell: dict[str, Any]) -> str:
@@ -44,20 +58,20 @@ def cell_name(cell: dict[str, Any]) -> str:
     return f"pp{cell['pp']} tg{cell['tg']}{depth}{streams}"
 
 
-def _figures(cell: dict[str, Any]) -> Iterator[str]:
+def _figures(cell: dict[str, Any], names: Iterable[str], between: str) -> Iterator[str]:
     metrics = cell["metrics"]
-    for name, _ in _COLUMNS:
+    for name in names:
         found = metrics.get(name) or (metrics.get("stream_decode_tps") if name == "decode_tps" else None)
-        yield interval(found) if found else ""
+        yield interval(found, between) if found else ""
     yield str(max((m["n"] for m in metrics.values()), default=0) or "")
 
 
-def interval(value: dict[str, Any]) -> str:
+def interval(value: dict[str, Any], between: str = " ") -> str:
     """`41.7 [38.8, 43.0]`: the median and its 95% interval, with three or four digits that count. One
     pass has no interval."""
     if value["n"] < 2:
         return _number(value["median"])
-    return f"{_number(value['median'])} [{_number(value['lo'])}, {_number(value['hi'])}]"
+    return f"{_number(value['median'])}{between}[{_number(value['lo'])}, {_number(value['hi'])}]"
 
 
 def _number(value: float) -> str:
@@ -74,10 +88,10 @@ def _status(cell: dict[str, Any], lane: dict[str, Any]) -> str:
 
 
 def _notes(document: dict[str, Any]) -> Iterator[str]:
-    if any(c["metrics"] for lane in document["lanes"] for i in lane["instruments"] for c in i["cells"]):
+    if any(c["metrics"] for lane in document["lanes"] for c in _cells(lane)):
         yield "Medians with 95% intervals over n passes within one launch; decode at c > 1 is one stream's."
     for lane in document["lanes"]:
-        cells = [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
+        cells = _cells(lane)
         for note in dict.fromkeys(note for cell in cells for note in cell["notes"]):
             held = [cell_name(cell) for cell in cells if note in cell["notes"]]
             where = f", {', '.join(held)}" if len(held) < len(cells) else ""
