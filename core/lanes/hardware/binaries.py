@@ -20,7 +20,7 @@ from lanes.hardware.streams import PACKED_CHUNK, FileStream, Stream, Unreadable
 
 LINKED, RELOCATABLE, AMD = ".nv_fatbin", "__nv_relfatbin", ".hip_fatbin"
 
-MAX_SEARCH = 8 << 30
+MAX_SEARCH = 2 << 30
 """Bytes that are searched for fat binaries in a file without a section table."""
 MAX_SECTIONS = 16
 """Sections of GPU code per file; a linker makes two at most."""
@@ -122,12 +122,21 @@ def _forward(
     for section in _of_interest(table):
         # A section that was understood on the way need not be unpacked a second time.
         end = section.offset + section.size
+        inside = [one for one in found.values() if section.offset <= one.offset < end]
         doubtful = any(section.offset <= at < end for at in reader.doubts)
-        if section.offset in found and not doubtful and end <= size:
-            inside = [found[at] for at in found if section.offset <= at < end]
+        if section.offset in found and not doubtful and end <= size and _fill(inside, section.offset, end):
             _count(inside, counts, relocatable=section.name == RELOCATABLE)
         else:
             _section(section, open_again, size, counts)
+
+
+def _fill(containers: list[fatbin.Container], at: int, end: int) -> bool:
+    """Do the containers lie one behind the other from `at` to `end`, and within?"""
+    for container in containers:
+        if container.offset - at > fatbin.MAX_GAP:
+            return False
+        at = container.end
+    return end - fatbin.MAX_GAP <= at <= end
 
 
 def _count(

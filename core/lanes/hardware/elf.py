@@ -101,8 +101,8 @@ def sections(header: Header, read_at: ReadAt, size: int) -> tuple[Section, ...]:
         raise Unreadable(f"its table of {count} sections lies outside the file: the file is cut off, or lies")
     table = _exactly(read_at, header.table, count * 64)
     rows = [struct.unpack_from(header.order + "IIQQQQ", table, i * 64) for i in range(count)]
-    if names >= count:
-        raise Unreadable("its section names are missing")
+    if names >= count or rows[0][:2] != (0, 0) or rows[names][1] != _STRINGS:
+        raise Unreadable("what should be its section table is something else")
     strings = _exactly(read_at, rows[names][4], min(rows[names][5], MAX_NAMES))
     found = []
     for name, kind, _, _, offset, length in rows:
@@ -112,7 +112,7 @@ def sections(header: Header, read_at: ReadAt, size: int) -> tuple[Section, ...]:
     return tuple(found)
 
 
-_NOBITS = 8
+_STRINGS, _NOBITS = 3, 8
 
 
 def cubin_code(header: Header, read_at: ReadAt, size: int) -> Code:

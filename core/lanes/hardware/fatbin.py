@@ -35,9 +35,10 @@ _FAMILY_SPECIFIC = 0x200000
 
 @frozen(kw_only=True)
 class Container:
-    """One fat binary: where it starts (bytes from the stream's start), and its code with counts."""
+    """One fat binary: where it starts and ends (bytes from the stream's start), and its code with counts."""
 
     offset: int
+    end: int
     codes: tuple[tuple[Code, int], ...]
 
 
@@ -104,7 +105,7 @@ class FatbinReader:
                 f"the fat binary at byte {offset:#x} claims {size} bytes where {end - self._stream.position} are left"
             )
         codes = Counter(self._entry_codes(offset, self._stream.position + size))
-        return Container(offset=offset, codes=tuple(codes.items()))
+        return Container(offset=offset, end=self._stream.position, codes=tuple(codes.items()))
 
     def _entry_codes(self, offset: int, end: int) -> Iterator[Code]:
         stream = self._stream

@@ -35,6 +35,7 @@ MAX_DEPTH = 8
 """Indexes that may point to indexes."""
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
 _OPAQUE, _WHITEOUT = ".wh..wh..opq", ".wh."
 
 
@@ -197,7 +198,8 @@ class Parts:
         yield from (Item(member=name, binary=binary) for name, binary in self.own.items())
         images = list(self._images())
         if not images:
-            images = [(f"{name}:", [name]) for name in self.layers]
+            archives = [name for name in self.broken if name.endswith(_ARCHIVES)]
+            images = [(f"{name}:", [name]) for name in (*self.layers, *archives)]
         for label, names in images:
             merged: dict[str, Binary] = {}
             prefix = label if len(images) > 1 else ""

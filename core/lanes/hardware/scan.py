@@ -184,8 +184,6 @@ def _file(file: BinaryIO, head: bytes, size: int, name: str, found: _Found) -> b
 def _zip(file: BinaryIO, size: int, name: str, found: _Found) -> None:
     for member in zips.members(file, size):
         with found.guard(name, member.name):
-            if member.size < elf.HEADER:
-                continue
             opener = partial(zips.open_member, file, member)
             if elf.is_wanted(opener().peek(elf.HEADER)):
                 found.add(name, member.name, read_binary(opener, member.size))

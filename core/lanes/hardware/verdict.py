@@ -82,11 +82,16 @@ def verdict(scan: Scan, target: Target, deciding: Sequence[str] | None = None) -
     machine code is UNKNOWN too, since it compiles at first use, and so are files that could not be read.
     Every finding is PROBED.
     """
+    unfinished = {(problem.file, problem.member): problem.reason for problem in scan.problems}
     answers = []
     for library in scan.libraries:
         named = deciding is not None and _matches(library, deciding)
         decides = named if deciding is not None else _counts(library, target)
-        answers.append(LibraryAnswer(library=library, answer=answer_for(library, target), decides=decides))
+        answer = answer_for(library, target)
+        if why := unfinished.get((library.file, library.member)):
+            # What was not read may be the code that matters.
+            answer = Answer(verdict=Verdict.UNKNOWN, reason=f"it cannot be read whole: {why}")
+        answers.append(LibraryAnswer(library=library, answer=answer, decides=decides))
     chosen = [answer for answer in answers if answer.decides]
     source = _source(scan)
     code = _code_finding(chosen, target, source, named=deciding is not None)
