@@ -105,15 +105,13 @@ def _decode(budget: int, settings: Settings, nodes: Sequence[Node]) -> Finding:
     running, drafted = settings.number("max_running_requests"), _drafted(settings)
     if drafted is None or running is None:
         unknown = "how many requests may run" if running is None else "how many tokens are drafted at once"
-        room = (
-            ""
-            if drafted is None
-            else f", which has room for {budget // (IDS_PER_TOKEN * (drafted + 1)):,} requests"
-        )
+        most = budget // (IDS_PER_TOKEN * (drafted + 1)) if drafted is not None else None
+        room = "" if most is None else f", with room for {most:,} requests of {(drafted or 0) + 1} tokens"
         return _finding(
             question,
             Verdict.UNKNOWN,
-            f"{unknown} is SGLang's choice, so decoding cannot be held against {VARIABLE}={budget}{room} (inferred)",
+            f"{unknown} is SGLang's choice, so nobody knows what decoding needs (inferred from prefill) of "
+            f"{VARIABLE}={budget}{room}",
             "set max_running_requests" if running is None else "set speculative_dspark_block_size",
         )
     needed = IDS_PER_TOKEN * running * (drafted + 1)

@@ -53,12 +53,9 @@ def lanes_check(lane: Lane, nodes: Sequence[Node]) -> Sequence[Finding]:
 
 @lanes.hookimpl
 def lanes_stage(lane: Lane) -> Sequence[StageItem]:
-    """The image and what the recipe copies to each node; the weights are read where they are."""
-    recipe = lane.recipe
-    if recipe is None:
-        return ()
-    images = (Image(name="image", reference=recipe.image),) if recipe.image else ()
-    return (*images, *recipe.staging, *recipe.scripts)
+    """The image; the weights are read where they are, and core adds what the recipe copies."""
+    image = lane.recipe.image if lane.recipe else None
+    return (Image(name="image", reference=image),) if image else ()
 
 
 @lanes.hookimpl

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from lanes import recipes
 from lanes.plugins import Plugins
-from lanes.types import Copy, Image, Lane, Launch, Node, Placement, Seat, Staged
+from lanes.types import Image, Lane, Launch, Node, Placement, Seat, Staged
 from lanes_vllm import flags
 from lanes_vllm.engine import lanes_healthcheck, lanes_launch, lanes_stage, lanes_stop
 from lanes_vllm.options import NOT_FLAGS, VllmOptions
@@ -72,9 +72,8 @@ def test_the_container(spark: Node) -> None:
     assert container.devices == ("/dev/infiniband",) and container.mounts == recipe.mounts
     argv = launch.processes[0].argv
     assert following(argv, "--tensor-parallel-size") == "2" and following(argv, "--quantization") == "exl3"
-    image, engram = lanes_stage(lane)
-    assert isinstance(image, Image) and image.reference == recipe.image
-    assert isinstance(engram, Copy) and engram.size_bytes == 196 * GIB
+    assert lanes_stage(lane) == (Image(name="image", reference=recipe.image),)
+    assert [copy.size_bytes for copy in recipe.staging] == [196 * GIB]
 
 
 def test_a_flush_only_in_development_mode(lane_of: LaneOf, spark: Node) -> None:
