@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import tarfile
 import threading
 import zipfile
@@ -483,10 +484,18 @@ def test_a_folder_with_pipes_and_loops_of_links_ends(look, build, put, fifo, tmp
     assert (found.libraries, found.problems) == ({"x.so": GOOD}, [])
 
 
-def test_a_folder_of_a_thousand_levels_ends(look, build, tmp_path):
+@pytest.fixture
+def deep(tmp_path):
+    """A folder that is taken away by a program: Python's own way of doing so calls itself too often."""
+    (tmp_path / "deep").mkdir()
+    yield tmp_path / "deep"
+    subprocess.run(["rm", "-rf", str(tmp_path / "deep")], check=True)
+
+
+def test_a_folder_of_a_thousand_levels_ends(look, build, deep):
     here = os.getcwd()
     try:
-        os.chdir(tmp_path)
+        os.chdir(deep)
         for _ in range(1500):
             os.mkdir("d")
             os.chdir("d")
@@ -494,7 +503,7 @@ def test_a_folder_of_a_thousand_levels_ends(look, build, tmp_path):
             file.write(build.so(GOOD))
     finally:
         os.chdir(here)
-    assert list(look(tmp_path).libraries.values()) == [GOOD]
+    assert list(look(deep).libraries.values()) == [GOOD]
 
 
 @pytest.mark.parametrize("name", ["nowhere.so", "loop", "x" * 5000, "file.so/below"])
@@ -522,6 +531,8 @@ def test_in_a_folder_only_files_that_should_hold_code_are_findings(look, put, tm
     put(f"a/{name}", OTHER[name])
     put("a/README", b"hello")
     put("a/libc.so", b"/* GNU ld script\n*/ GROUP ( libc.so.6 )")
+    put("a/libncurses.so", b"INPUT(libncurses.so.6 -ltinfo)")
+    put("a/apple.so", b"\xcf\xfa\xed\xfe" + bytes(99))
     put("a/old.so", OTHER["old.so"])
     assert len(look(tmp_path / "a").problems) == 1
 

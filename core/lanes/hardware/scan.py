@@ -27,7 +27,10 @@ MAX_NAME = 4096
 """Characters of a name that are kept."""
 
 _DOCKER = "docker:"
-_LINKER_SCRIPT = b"/* GNU ld script"
+# What is called .so and holds no code by right: 32-bit and Apple's libraries, scripts for the linker.
+_OTHER_LIBRARIES = (
+    elf.MAGIC, b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"/* GNU ld script", b"INPUT(", b"INPUT (", b"GROUP",
+)  # fmt: skip
 _PACKED_SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.zst", ".tzst", ".whl", ".zip", ".so", ".cubin", ".hsaco")
 
 
@@ -162,8 +165,7 @@ def _path(path: Path, found: _Found, *, named: bool) -> None:
                 return
         if named and head[:4] == elf.MAGIC:
             raise Unreadable("it is an ELF file for 32-bit hosts, and those hold no GPU code")
-        passed_over = head[:4] == elf.MAGIC or head.startswith(_LINKER_SCRIPT)
-        if named or (path.name.endswith(_PACKED_SUFFIXES) and not passed_over):
+        if named or (path.name.endswith(_PACKED_SUFFIXES) and not head.startswith(_OTHER_LIBRARIES)):
             raise Unreadable("it is neither an ELF file nor a zip nor a tar")
 
 

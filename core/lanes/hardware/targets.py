@@ -135,7 +135,7 @@ def parse_target(text: str) -> Target:
     if capability is None:
         near = nearest(text)
         raise UsageError(
-            f"unknown GPU architecture {text!r}",
+            f"unknown GPU architecture {text[:60]!r}",
             f"Did you mean {', '.join(near)}?"
             if near
             else "Try a name such as sm_121, gb10, h200 or gfx942.",
