@@ -13,7 +13,7 @@ import time
 
 import psutil
 import pytest
-from lanes import records
+from lanes import interrupts, records
 from lanes.errors import StartError, UsageError
 from lanes.executors import keeper, process
 from lanes.owners import Owner
@@ -97,7 +97,7 @@ def test_how_a_process_ended_is_told_exactly(program, sentence, lane, wait_for):
     ended = wait_for(lane.ended, "the end")
     assert ended.sentence() == sentence
     assert ended.reason == "exited"
-    assert not process.survivors(lane.folder)
+    wait_for(lambda: not process.survivors(lane.folder), "the keeper to go")
 
 
 def test_a_program_that_is_not_there_and_a_folder_that_is_not_there_are_told_apart(lane):
@@ -276,6 +276,19 @@ def test_an_engine_that_writes_over_its_environment_is_alive_and_is_stopped(keep
     assert engine in process.survivors(lane.folder)
     assert lane.stop() == []
     assert gone(engine)
+
+
+def test_what_nohup_had_ignored_does_not_hurry_the_clean_up():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.held_off() as hurry:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not hurry()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert hurry()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 # -- Strangers ------------------------------------------------------------------------------------

@@ -158,6 +158,15 @@ def test_a_run_whose_owner_is_gone_was_interrupted_and_one_that_lives_is_running
         assert sorted(d["status"] for d in store.recent(5)) == ["interrupted", "running"]
 
 
+def test_runs_that_begin_in_one_second_never_get_one_id(file, monkeypatch):
+    monkeypatch.setattr(store_module.time, "time", lambda: 1_800_000_000.0)
+    numbers = iter(["aaaa", "aaaa", "aaaa", "bbbb"])
+    monkeypatch.setattr(store_module.secrets, "token_hex", lambda _: next(numbers))
+    with Store(file) as store:
+        runs = [store.begin(GONE, command="run") for _ in range(2)]
+        assert [run[-4:] for run in runs] == ["aaaa", "bbbb"]
+
+
 def test_a_history_of_a_newer_lanes_is_left_alone(file):
     with sqlite3.connect(file) as db:
         db.execute("PRAGMA user_version = 7")

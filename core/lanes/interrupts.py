@@ -42,7 +42,8 @@ def held_off() -> Iterator[Hurry]:
 
     before = {}
     with contextlib.suppress(ValueError):  # not in the main thread: nothing reaches us there
-        before = {number: signal.signal(number, ask) for number in _ASKING}
+        heard = [number for number in _ASKING if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield hurry
     finally:

@@ -87,12 +87,15 @@ class Store:
     def begin(self, owner: Owner, **data: Any) -> str:
         """Open a run and return its id: the local time it began, and four random characters."""
         now = time.time()
-        run = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
+        taken = True
         with self._told("written"):
-            self._db.execute(
-                "INSERT INTO runs (id, started_at, owner_pid, owner_created) VALUES (?, ?, ?, ?)",
-                (run, now, owner.pid, owner.created),
-            )
+            while taken:
+                run = time.strftime("%Y%m%d-%H%M%S", time.localtime(now)) + "-" + secrets.token_hex(2)
+                done = self._db.execute(
+                    "INSERT OR IGNORE INTO runs (id, started_at, owner_pid, owner_created) VALUES (?, ?, ?, ?)",
+                    (run, now, owner.pid, owner.created),
+                )
+                taken = done.rowcount == 0
         self.append(run, "run", **data)
         return run
 
