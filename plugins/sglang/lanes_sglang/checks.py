@@ -51,7 +51,7 @@ def _hardware(nodes: Sequence[Node]) -> Iterator[Finding]:
     found = [gates.host_arch(nodes, tuple(_KERNELS), source=_PACKAGE)]
     if nvidia:
         found += (
-            gates.sm(nvidia, _KERNELS, source=_KERNELS_SOURCE, what="sglang-kernel"),
+            gates.sm(nvidia, _KERNELS, source=_KERNELS_SOURCE, engine_version=VERSION, what="sglang-kernel"),
             gates.cuda(nvidia, _CUDA, source=_PACKAGE),
         )
     yield from (finding for finding in found if finding is not None)
@@ -81,9 +81,10 @@ def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator
         found.append(
             gates.memory(
                 nodes,
-                weights_bytes=recipe.model.size_bytes,
-                gpus_used=gpus,
-                source=f"{recipe.name}, model.size_bytes",
+                # The KV cache takes what is left, however much that is.
+                weights_bytes=recipe.model.size_bytes // gpus,
+                gpus_used=per_node,
+                source=f"{recipe.name}, model.size_bytes over {gpus} GPUs",
             )
         )
     found += (
@@ -102,7 +103,7 @@ def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator
 def _server(lane: Lane, here: bool) -> Finding:
     reason = "SGLang serves OpenAI's API"
     if not here or lane.recipe is None or lane.recipe.image is not None:
-        return _serving(gates.serving(available=True, reason=reason, source=_PACKAGE))
+        return gates.serving(available=True, reason=reason, source=_PACKAGE, engine_version=VERSION)
     program = arguments.options_of(lane).command[0]
     found = shutil.which(program)
     return Finding(
@@ -115,11 +116,6 @@ def _server(lane: Lane, here: bool) -> Finding:
         engine_version=installed.version(),
         next_step=None if found else "pip install sglang, or give the recipe an image",
     )
-
-
-def _serving(finding: Finding | None) -> Finding:
-    assert finding is not None  # whether there is a server always has an answer
-    return finding
 
 
 def _version(lane: Lane, here: bool) -> str | None:

@@ -136,6 +136,12 @@ def test_the_reports_lane_on_four_sparks(seed_lane: LaneOf, sparks: list[Node]) 
     assert all(f.evidence is not Evidence.OBSERVED for f in check(seed_lane(), elsewhere))
 
 
+def test_weights_that_do_not_fit(lane_of: LaneOf, sparks: list[Node]) -> None:
+    model = Model(name="toy", repo="org/toy", size_bytes=476 * 10**9)
+    assert ask("memory", lane_of(model=model, nodes=2, tp_size=2), sparks[:2]).verdict is Verdict.UNRUNNABLE
+    assert ask("memory", lane_of(model=model, nodes=4, tp_size=4), sparks).verdict is Verdict.RUNNABLE
+
+
 def test_a_copy_that_does_not_fit(lane_of: LaneOf, sparks: list[Node]) -> None:
     copy = Copy(name="engram", source="/nas", target="/data", size_bytes=196 * GIB)
     small = attrs.evolve(
@@ -144,4 +150,4 @@ def test_a_copy_that_does_not_fit(lane_of: LaneOf, sparks: list[Node]) -> None:
         disks=(Disk(path="/data", total_bytes=900 * GIB, free_bytes=100 * GIB),),
     )
     finding = ask("disk", lane_of(image="x:v1", recipe={"staging": (copy,)}), [small])
-    assert finding.verdict is Verdict.UNRUNNABLE and finding.evidence is Evidence.PROBED
+    assert finding.verdict is Verdict.UNRUNNABLE and "196 GiB are needed at /data" in finding.reason

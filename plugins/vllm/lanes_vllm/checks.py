@@ -67,7 +67,7 @@ def _hardware(nodes: Sequence[Node]) -> Iterator[Finding]:
     nvidia = [node for node in nodes if not _is_amd(node)]
     found = [gates.host_arch(nodes, tuple(_KERNELS), source=_PACKAGE)]
     if nvidia:
-        found += (gates.sm(nvidia, _KERNELS, source=_KERNELS_SOURCE, what="vLLM"),)
+        found += (gates.sm(nvidia, _KERNELS, source=_KERNELS_SOURCE, engine_version=VERSION, what="vLLM"),)
     yield from (finding for finding in found if finding is not None)
     for node in amd:
         yield Finding(
@@ -95,9 +95,10 @@ def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator
         found.append(
             gates.memory(
                 nodes,
-                weights_bytes=recipe.model.size_bytes,
-                gpus_used=gpus,
-                source=f"{recipe.name}, model.size_bytes",
+                # The KV cache takes what is left, however much that is.
+                weights_bytes=recipe.model.size_bytes // gpus,
+                gpus_used=per_node,
+                source=f"{recipe.name}, model.size_bytes over {gpus} GPUs",
             )
         )
     yield from (finding for finding in found if finding is not None)
@@ -132,7 +133,7 @@ def _mounts(recipe: Recipe, here: bool) -> Iterator[Finding]:
 def _server(lane: Lane, here: bool) -> Finding:
     reason = "vLLM serves OpenAI's API"
     if not here or lane.recipe is None or lane.recipe.image is not None:
-        return _serving(gates.serving(available=True, reason=reason, source=_PACKAGE))
+        return gates.serving(available=True, reason=reason, source=_PACKAGE, engine_version=VERSION)
     program = arguments.options_of(lane).command[0]
     found = shutil.which(program)
     return Finding(
@@ -145,11 +146,6 @@ def _server(lane: Lane, here: bool) -> Finding:
         engine_version=installed.version(),
         next_step=None if found else "pip install vllm, or give the recipe an image",
     )
-
-
-def _serving(finding: Finding | None) -> Finding:
-    assert finding is not None  # whether there is a server always has an answer
-    return finding
 
 
 def _version(lane: Lane, here: bool) -> str | None:
