@@ -62,6 +62,8 @@ def test_an_unknown_node_is_no_yes() -> None:
         ({"extra_args": ("--cuda-graph-max-bs", "8")}, Verdict.UNRUNNABLE, "--cuda-graph-max-bs-prefill"),
         ({"load_format": "saftensors"}, Verdict.UNRUNNABLE, "'saftensors'"),
         ({"extra_args": ("--tp-size", "4"), "tp_size": 2}, Verdict.UNRUNNABLE, "--tp-size 2 and --tp-size 4"),
+        ({"extra_args": ("--enable-metrics",)}, Verdict.DEGRADED, "--enable-metrics and --enable-metrics"),
+        ({"extra_args": ("--host", "::1")}, Verdict.UNRUNNABLE, "--host ::1"),
         ({"extra_args": ("--my-flag",)}, Verdict.UNKNOWN, "no flag --my-flag"),
         ({"extra_args": ("--my-flag",), "version": "0.5.23"}, Verdict.UNRUNNABLE, "no flag --my-flag"),
         ({"load_format": "mine", "version": "0.5.22"}, Verdict.UNKNOWN, "'mine'"),

@@ -89,3 +89,10 @@ def test_argparse_agrees(snapshot_parser: argparse.ArgumentParser) -> None:
         assert flags.read(wrong).problems
         with pytest.raises(argparse.ArgumentError):
             parser.parse_args(wrong)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--tp-size", "4", "--tensor-parallel-size", "4"), ("--enable-metrics", "--enable-metrics")]
+)
+def test_the_same_said_twice_does_no_harm(arguments: tuple[str, ...]) -> None:
+    assert only(*arguments).fault is Fault.REPEATED

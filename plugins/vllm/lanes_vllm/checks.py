@@ -51,7 +51,7 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
         )
     )
     version = _version(lane, here)
-    yield from _flags(lane, settings, version)
+    yield from _flags(settings, version)
     yield _release(lane.recipe, version)
     yield from _model(lane.recipe, here)
     yield from _mounts(lane.recipe, here)
@@ -180,20 +180,18 @@ def _release(recipe: Recipe, version: str | None) -> Finding:
     )
 
 
-def _flags(lane: Lane, settings: Settings, version: str | None) -> Iterator[Finding]:
+def _flags(settings: Settings, version: str | None) -> Iterator[Finding]:
     for problem in settings.problems:
-        # Another version may have the flag, or the choice: then nobody knows.
-        untold = problem.fault is Fault.UNKNOWN and version != VERSION
-        untold = untold or (problem.fault is Fault.CHOICE and version not in (VERSION, None))
+        verdict = _gravity(problem.fault, version)
         yield Finding(
             question="flags",
             kind=Kind.CONFIGURATION,
-            verdict=Verdict.UNKNOWN if untold else Verdict.UNRUNNABLE,
+            verdict=verdict,
             reason=problem.reason,
             source=f"the parser of vLLM {VERSION}",
             engine_version=version,
             next_step=problem.next_step,
-            recheck_when="the flags of that version are known" if untold else None,
+            recheck_when="the flags of that version are known" if verdict is Verdict.UNKNOWN else None,
         )
     if not settings.problems:
         yield Finding(
@@ -204,6 +202,17 @@ def _flags(lane: Lane, settings: Settings, version: str | None) -> Iterator[Find
             source=f"the parser of vLLM {VERSION}",
             engine_version=version,
         )
+
+
+def _gravity(fault: Fault, version: str | None) -> Verdict:
+    """Another version may have the flag, or the choice: then nobody knows."""
+    if fault is Fault.REPEATED:
+        return Verdict.DEGRADED
+    if fault is Fault.UNKNOWN and version != VERSION:
+        return Verdict.UNKNOWN
+    if fault is Fault.CHOICE and version not in (VERSION, None):
+        return Verdict.UNKNOWN
+    return Verdict.UNRUNNABLE
 
 
 def _model(recipe: Recipe, here: bool) -> Iterator[Finding]:

@@ -49,7 +49,9 @@ class Fault(enum.Enum):
     CHOICE = "choice"
     """The flag does not take this word; in another version it may."""
     TWICE = "twice"
-    """Given more than once: the parser takes the last, and the recipe says both."""
+    """Given more than once, and not the same: the parser takes the last, and the recipe says both."""
+    REPEATED = "repeated"
+    """Given more than once, with the same value."""
 
 
 @frozen(kw_only=True)
@@ -102,7 +104,7 @@ def read(arguments: Sequence[str]) -> Settings:
     """Read a command line (without the program) as vLLM's parser would."""
     values: dict[str, tuple[str, ...]] = {}
     problems: list[Problem] = []
-    spelled: dict[str, list[str]] = {}
+    spelled: dict[str, list[tuple[str, ...]]] = {}
     words = list(arguments)
     while words:
         word = words.pop(0)
@@ -121,7 +123,7 @@ def read(arguments: Sequence[str]) -> Settings:
             values.setdefault(flag.dest, ())
             continue
         problems += _wrong(flag, given, inline if equals else None)
-        spelled.setdefault(flag.dest, []).append(" ".join((name, *given)))
+        spelled.setdefault(flag.dest, []).append((name, *given))
         values[flag.dest] = (flag.name,) if flag.nargs == 0 else tuple(given)
     problems += (_twice(each) for dest, each in spelled.items() if len(each) > 1 and dest not in _APPENDED)
     return Settings(values=values, problems=tuple(problems))
@@ -226,9 +228,12 @@ def _refused(reason: str, next_step: str) -> Problem:
     return Problem(fault=Fault.REFUSED, reason=reason, next_step=next_step)
 
 
-def _twice(spelled: Sequence[str]) -> Problem:
+def _twice(spelled: Sequence[tuple[str, ...]]) -> Problem:
+    # Two names of one flag with one value say the same; two switches of one setting do not.
+    same = len({words[1:] or words for words in spelled}) == 1
+    said = " and ".join(" ".join(words) for words in spelled)
     return Problem(
-        fault=Fault.TWICE,
-        reason=f"the command line says {' and '.join(spelled)}, and vLLM takes the last",
+        fault=Fault.REPEATED if same else Fault.TWICE,
+        reason=f"the command line says {said}, and vLLM takes the last",
         next_step="keep one: the option, or what extra_args say",
     )

@@ -66,3 +66,10 @@ def test_the_nearest_flag_is_named() -> None:
 
 def test_middleware_may_be_given_twice() -> None:
     assert flags.read(["--middleware", "a", "--middleware", "b"]).problems == ()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("-tp", "4", "--tensor-parallel-size", "4"), ("--enforce-eager", "--enforce-eager")]
+)
+def test_the_same_said_twice_does_no_harm(arguments: tuple[str, ...]) -> None:
+    assert only(*arguments).fault is Fault.REPEATED
