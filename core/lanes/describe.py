@@ -15,7 +15,7 @@ from lanes._version import __version__
 from lanes.plugins import Engine
 from lanes.types import Finding, Lane, Launch, Node
 
-_SECRET = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_SECRET = re.compile(r"key|token(?!s|izer)|secret|passw|credential|auth", re.IGNORECASE)
 
 HIDDEN = "(hidden)"
 

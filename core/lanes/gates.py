@@ -156,17 +156,18 @@ def memory(
 ) -> Finding | None:
     """Question `memory`: do weights, KV cache and overhead fit each GPU that is used?
 
-    The sizes are bytes of one rank; None is not known, and makes the answer UNKNOWN unless what is known
-    is too much already. `gpus_used` is the number of GPUs of each node that hold a rank. On GPUs that
-    share the host's memory, the ranks of a node share it too.
+    `weights_bytes` are the whole model's, spread evenly over the `gpus_used` of all nodes; `kv_bytes` and
+    `overhead_bytes` are one GPU's. None is not known, and makes the answer UNKNOWN unless what is known is
+    too much already. GPUs that share the host's memory share it among each other too.
     """
-    sizes = {"weights": weights_bytes, "KV cache": kv_bytes, "overhead": overhead_bytes}
+    share = None if weights_bytes is None else weights_bytes // max(gpus_used, 1)
+    sizes = {"weights": share, "KV cache": kv_bytes, "overhead": overhead_bytes}
     need = sum(size or 0 for size in sizes.values())
     missing = [name for name, size in sizes.items() if size is None]
     parts = " + ".join(f"{size / GIB:.1f} GiB of {name}" for name, size in sizes.items() if size)
 
     def one(node: Node) -> _Said:
-        have = _gpu_memory(node, gpus_used)
+        have = _gpu_memory(node, -(-gpus_used // max(len(nodes), 1)))
         if have is None:
             return _Said(verdict=_UNKNOWN, reason="how much memory its GPUs have is not known")
         if need > have:

@@ -83,8 +83,8 @@ def _server(server: servers.Server | None, options: LlamaOptions) -> Finding:
             else "there is neither llama-server nor xllamacpp"
         )
         return Finding(
-            question="server",
-            kind=Kind.SERVING,
+            question="program",
+            kind=Kind.CONFIGURATION,
             verdict=Verdict.UNRUNNABLE,
             reason=f"{named} on this machine",
             source="PATH and the Python environment",
