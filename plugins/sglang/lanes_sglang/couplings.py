@@ -198,7 +198,7 @@ def _load_skew(recipe: Recipe, settings: Settings) -> Iterator[Finding]:
         yield _finding(
             "load-skew",
             Verdict.RUNNABLE,
-            "each node reads the weights from its own disk, so the ranks load within SGLang's 480 s of one another",
+            "each node reads the weights from its own disk, so no slow NAS can make a rank miss SGLang's 480 s",
             barrier,
         )
     elif settings.on("weight_loader_prefetch_checkpoints"):
