@@ -98,7 +98,7 @@ def test_llama_server_takes_them(
 
 def test_a_named_server_that_is_not_there(make_gguf: MakeGguf, lane_of: LaneOf, here: Node) -> None:
     finding = ask("program", lane_of(make_gguf(), server="/opt/none/llama-server"), here)
-    assert finding.verdict is Verdict.UNRUNNABLE and finding.kind is Kind.SERVING
+    assert finding.verdict is Verdict.UNRUNNABLE and finding.kind is Kind.CONFIGURATION
     assert "/opt/none/llama-server" in finding.reason
 
 
