@@ -330,13 +330,14 @@ def gpu_count(
         have = len(node.gpus)
         if have >= per_node:
             return _Said(
-                verdict=_RUNNABLE, reason=f"{per_node} GPUs of each node are used, and it has {have}"
+                verdict=_RUNNABLE,
+                reason=f"{_gpus(per_node)} of each node {_are(per_node)} used, and it has {have}",
             )
         if node.hypothetical and have:
             return None
         return _Said(
             verdict=_UNRUNNABLE,
-            reason=f"{per_node} GPUs of each node are used, and it has {have or 'none'}",
+            reason=f"{_gpus(per_node)} of each node {_are(per_node)} used, and it has {have or 'none'}",
             next_step="use nodes with more GPUs, or spread the lane over more nodes",
         )
 
@@ -467,6 +468,14 @@ def _disk_of(disks: Iterable[Disk], path: str) -> Disk | None:
     """The filesystem that holds `path`: that with the longest path above it."""
     above = [one for one in disks if (path + "/").startswith(one.path.rstrip("/") + "/")]
     return max(above, key=lambda one: len(one.path), default=None)
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _machine(name: str) -> str:
