@@ -89,7 +89,7 @@ class Connection:
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                stamped = _ask_for_stamps(sock)
+                stamped = ask_for_stamps(sock)
                 started = time.perf_counter()
                 await loop.sock_connect(sock, address)
                 return cls(sock, stamped, time.perf_counter() - started)
@@ -172,7 +172,7 @@ class Connection:
             self._end(f"the connection broke: {error.strerror or error}")
             return
         read_ns = time.time_ns()
-        at_ns = _stamp(ancillary)
+        at_ns = stamp(ancillary)
         kernel = at_ns is not None and self._t0_ns - _SLACK_NS <= at_ns <= read_ns + _SLACK_NS
         plain, ended = self._decrypt(data) if self._tls is not None else (data, not data)
         if plain:
@@ -203,7 +203,7 @@ class Connection:
             self._on_end(reason)
 
 
-def _ask_for_stamps(sock: socket.socket) -> bool:
+def ask_for_stamps(sock: socket.socket) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -213,7 +213,7 @@ def _ask_for_stamps(sock: socket.socket) -> bool:
     return True
 
 
-def _stamp(ancillary: list[tuple[int, int, bytes]]) -> int | None:
+def stamp(ancillary: list[tuple[int, int, bytes]]) -> int | None:
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
