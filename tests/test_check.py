@@ -279,3 +279,12 @@ def test_a_host_that_looks_like_an_option_is_no_option(offline):
 def test_json_is_all_that_is_on_stdout(offline):
     for argv in (("check", offline.recipe, "--json"), ("caps", "--engine", "offline", "--json")):
         json.loads(offline(*argv).out)
+
+
+def test_a_lane_in_containers_is_refused_before_anything_is_fetched(offline, tmp_path):
+    recipe = tmp_path / "image.toml"
+    recipe.write_text('image = "some/image:1"\n' + RECIPE.format(nodes=1))
+    ran = offline("check", str(recipe))
+    assert "executor: unrunnable" in ran.said
+    assert "lanes bench --url" in ran.said
+    assert "executor" not in offline("check", str(recipe), "--arch", "b200").said

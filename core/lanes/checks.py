@@ -27,6 +27,7 @@ def examine(engine: Engine, lane: Lane, nodes: Sequence[Node]) -> tuple[Finding,
             findings.extend(result)
     if lane.recipe is not None:
         findings += _cluster(lane.recipe, nodes)
+        findings += _executor(lane.recipe, nodes)
         findings += _artifacts(lane.recipe, nodes, findings)
     return tuple(findings)
 
@@ -52,6 +53,19 @@ def _cluster(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
             reason=f"the recipe is for {_count(recipe.nodes, 'node')}, and here {'is' if len(nodes) == 1 else 'are'} {len(nodes)}",
             source=recipe.origin or recipe.name,
             next_step="name a cluster of that size with --cluster, or hardware to ask about with --arch",
+        )
+
+
+def _executor(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Is there something that starts what the recipe asks for? Only plain processes, for now."""
+    if recipe.image is not None and not any(node.hypothetical for node in nodes):
+        yield Finding(
+            question="executor",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.UNRUNNABLE,
+            reason="the recipe names an image, and this version of lanes starts no containers",
+            source=recipe.origin or recipe.name,
+            next_step="start it as --dry-run shows and measure it with `lanes bench --url`, or leave the image out",
         )
 
 

@@ -139,6 +139,12 @@ def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
         raise StartError(
             f"there is no signal {stop.signal!r} to stop it with", "report this to the plugin's author"
         )
+    if process.container is not None:
+        raise StartError(
+            f"rank {process.rank} is to run in a container ({process.container.image}), and only plain "
+            "processes are started here",
+            "start it as --dry-run shows and measure it with `lanes bench --url`",
+        )
     own = rank_folder(folder, process.rank)
     own.mkdir(parents=True, mode=0o700)
     keeper.write_json(
