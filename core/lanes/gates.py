@@ -3,14 +3,15 @@
 Each gate answers one question about all nodes with one finding: that of the worst node, which is named
 where there are several. A gate answers None where its question does not apply: on hardware that is only
 asked about, a fact that is no property of the hardware (driver, disks, free memory) and is not known
-says nothing. On a real node such a fact is UNKNOWN, never RUNNABLE. All findings here are DECLARED: what
-the engine needs is a table's word, however well the node is known.
+says nothing. On a real node such a fact is UNKNOWN, never RUNNABLE. All findings about nodes are
+DECLARED: what the engine needs is a table's word, however well the node is known.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -358,6 +359,17 @@ def serving(
     said = _Said(verdict=_RUNNABLE if available else _UNRUNNABLE, reason=reason)
     made = _made("server", said, source, engine_version, date, recheck_when, next_step)
     return evolve(made, kind=Kind.SERVING)
+
+
+def program(name: str, *, engine_version: str | None = None, next_step: str | None = None) -> Finding:
+    """Question `program`, of the kind CONFIGURATION: is this program on the PATH of this machine? PROBED."""
+    found = shutil.which(name)
+    said = _Said(
+        verdict=_RUNNABLE if found else _UNRUNNABLE,
+        reason=f"{name} is {found}" if found else f"there is no {name} on this machine",
+    )
+    made = _made("program", said, "PATH", engine_version, None, None, next_step)
+    return evolve(made, kind=Kind.CONFIGURATION, evidence=Evidence.PROBED)
 
 
 # -- one node, one GPU ----------------------------------------------------------------------------

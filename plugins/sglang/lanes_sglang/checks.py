@@ -4,7 +4,6 @@ couplings."""
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -28,7 +27,7 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
     """All findings about a lane, with or without a recipe, on real or hypothetical nodes."""
     here = lane.cluster == "local" and not any(node.hypothetical for node in nodes)
     yield from _hardware(nodes)
-    yield _server(lane, here)
+    yield from _server(lane, here)
     if lane.recipe is None:
         return
     settings = flags.read(
@@ -100,22 +99,13 @@ def _room(recipe: Recipe, settings: Settings, nodes: Sequence[Node]) -> Iterator
     yield from (finding for finding in found if finding is not None)
 
 
-def _server(lane: Lane, here: bool) -> Finding:
+def _server(lane: Lane, here: bool) -> Iterator[Finding]:
     reason = "SGLang serves OpenAI's API"
-    if not here or lane.recipe is None or lane.recipe.image is not None:
-        return gates.serving(available=True, reason=reason, source=_PACKAGE, engine_version=VERSION)
-    program = arguments.options_of(lane).command[0]
-    found = shutil.which(program)
-    return Finding(
-        question="server",
-        kind=Kind.SERVING,
-        verdict=Verdict.RUNNABLE if found else Verdict.UNRUNNABLE,
-        reason=f"{found} serves OpenAI's API" if found else f"there is no {program} on this machine",
-        source="PATH",
-        evidence=Evidence.PROBED,
-        engine_version=installed.version(),
-        next_step=None if found else "pip install sglang, or give the recipe an image",
-    )
+    yield gates.serving(available=True, reason=reason, source=_PACKAGE, engine_version=VERSION)
+    if here and lane.recipe is not None and lane.recipe.image is None:
+        command = arguments.options_of(lane).command[0]
+        step = "pip install sglang, or give the recipe an image"
+        yield gates.program(command, engine_version=installed.version(), next_step=step)
 
 
 def _version(lane: Lane, here: bool) -> str | None:

@@ -19,7 +19,7 @@ from lanes.results.store import Store
 from lanes.types import Lane
 
 STAND_IN = (sys.executable, str(Path(__file__).parent / "stand_in.py"), "serve")
-NOT_OF_THE_TEST = {"sm", "gpus", "cluster", "server", "driver", "host_arch"}
+NOT_OF_THE_TEST = {"sm", "gpus", "cluster", "program", "driver", "host_arch"}
 """Questions about the machine of the tests, which is no cluster of two Sparks."""
 
 
