@@ -141,5 +141,5 @@ def test_a_program_that_is_not_on_this_machine(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     here = attrs.evolve(spark, hypothetical=False)
-    [finding] = [f for f in check(lane_of(cluster="local"), [here]) if f.kind is Kind.CONFIGURATION]
+    [finding] = [f for f in check(lane_of(cluster="local"), [here]) if f.question == "program"]
     assert finding.verdict is Verdict.UNRUNNABLE and finding.evidence is Evidence.PROBED
