@@ -19,6 +19,9 @@ import zipfile
 import zlib
 
 import pytest
+from lanes.hardware.scan import scan
+from lanes.hardware.targets import parse_target
+from lanes.hardware.verdict import verdict
 
 GIB = 1 << 30
 FATBIN = b"\x50\xed\x55\xba"
@@ -98,27 +101,26 @@ BROKEN_ELF = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrap", ["file", "wheel", "packed layer"])
 @pytest.mark.parametrize("fault", BROKEN_ELF)
-def test_a_broken_library_is_a_finding_wherever_it_lies(look, build, put, fault, wrap):
-    broken = BROKEN_ELF[fault](build)
-    files = {"bad.so": broken, "good.so": build.so("sm_120a")}
-    if wrap == "file":
-        found = look(put("bad.so", broken), put("good.so", files["good.so"]))
-    elif wrap == "wheel":
-        found = look(put("x.whl", build.wheel(files)))
-    else:
-        found = look(put("x.tar.gz", gzip.compress(build.tar(build.saved(build.tar(files))))))
-    assert found.libraries["good.so"] == "sm_120a", "one bad file hides no other"
-    assert len(found.problems) == 1, found.problems
-    assert len(found.problems[0]) < 300
+def test_a_broken_library_is_a_finding_wherever_it_lies(look, build, put, fault):
+    files = {"bad.so": BROKEN_ELF[fault](build), "good.so": build.so("sm_120a")}
+    places = (
+        put("file/bad.so", files["bad.so"]),
+        put("x.whl", build.wheel(files)),
+        put("x.tar.gz", gzip.compress(build.tar(build.saved(build.tar(files))))),
+    )
+    found = look(*places)
+    assert [problem["file"] for problem in found.json["problems"]] == list(map(str, places))
+    assert all(len(problem) < 300 for problem in found.problems)
+    good = [library for library in found.json["libraries"] if library["member"] == "good.so"]
+    assert [library["codes"][0]["name"] for library in good] == ["sm_120a"] * 2, "one bad file hides no other"
 
 
 @pytest.mark.parametrize("arch", ["h200", "v100"])
 @pytest.mark.parametrize("fault", BROKEN_ELF)
-def test_whether_a_broken_library_runs_is_unknown(look, build, put, fault, arch):
-    found = look(put("bad.so", BROKEN_ELF[fault](build)), "--arch", arch)
-    assert found.json["verdict"] == "unknown"
+def test_whether_a_broken_library_runs_is_unknown(build, put, fault, arch):
+    found = scan([put("bad.so", BROKEN_ELF[fault](build))])
+    assert verdict(found, parse_target(arch)).verdict.value == "unknown"
 
 
 # -- Archives ------------------------------------------------------------------------------------
@@ -530,6 +532,8 @@ def test_a_named_file_that_cannot_hold_code_is_a_finding(look, put, name):
 def test_in_a_folder_only_files_that_should_hold_code_are_findings(look, put, tmp_path, name):
     put(f"a/{name}", OTHER[name])
     put("a/README", b"hello")
+    put("a/data.bin", b"\x1f\x8b" + bytes(99))
+    put("a/data.zst", b"\x28\xb5\x2f\xfd" + bytes(99))
     put("a/libc.so", b"/* GNU ld script\n*/ GROUP ( libc.so.6 )")
     put("a/libncurses.so", b"INPUT(libncurses.so.6 -ltinfo)")
     put("a/apple.so", b"\xcf\xfa\xed\xfe" + bytes(99))
@@ -555,8 +559,6 @@ def test_a_file_that_shrinks_while_it_is_read_is_a_finding(build, put):
 
 
 def test_every_cut_of_a_wheel_ends_in_a_finding(build, put):
-    from lanes.hardware.scan import scan
-
     data = build.wheel({"x.so": build.so(GOOD), "y.so": build.so("sm_121a")}, zipfile.ZIP_STORED)
     for size in range(0, len(data), 997):
         assert scan([put("cut.whl", data[:size])]).problems, size
@@ -564,8 +566,6 @@ def test_every_cut_of_a_wheel_ends_in_a_finding(build, put):
 
 def test_every_changed_byte_of_a_library_ends_somehow(build, put):
     """Each byte of the headers changed to the values that do most harm."""
-    from lanes.hardware.scan import scan
-
     data = build.so(GOOD)
     places = [*range(64), *range(8192, 8192 + 100), *range(len(data) - 256, len(data))]
     for at in places:
@@ -576,8 +576,6 @@ def test_every_changed_byte_of_a_library_ends_somehow(build, put):
 
 
 def test_scans_do_not_disturb_each_other(build, put):
-    from lanes.hardware.scan import scan
-
     path = put("x.whl", build.wheel({"x.so": build.so(GOOD)}))
     found = []
     threads = [threading.Thread(target=lambda: found.append(scan([path]))) for _ in range(8)]

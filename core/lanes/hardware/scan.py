@@ -158,29 +158,43 @@ def _path(path: Path, found: _Found, *, named: bool) -> None:
         # A pipe would block for ever, and a device has no end.
         if not stat.S_ISREG(path.stat().st_mode):
             raise Unreadable("it is not a regular file")
+        archive = path.name.endswith(_PACKED_SUFFIXES)
         with path.open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             head = FileStream(file, 0, size).read(tars.BLOCK)
-            if _file(file, head, size, str(path), found):
+            if _file(file, head, size, str(path), found, expected=named or archive):
                 return
         if named and head[:4] == elf.MAGIC:
             raise Unreadable("it is an ELF file for 32-bit hosts, and those hold no GPU code")
-        if named or (path.name.endswith(_PACKED_SUFFIXES) and not head.startswith(_OTHER_LIBRARIES)):
+        if named or (archive and not head.startswith(_OTHER_LIBRARIES)):
             raise Unreadable("it is neither an ELF file nor a zip nor a tar")
 
 
-def _file(file: BinaryIO, head: bytes, size: int, name: str, found: _Found) -> bool:
-    """Look into one open file; False when it is nothing that can be looked into."""
+def _file(file: BinaryIO, head: bytes, size: int, name: str, found: _Found, *, expected: bool) -> bool:
+    """Look into one open file; False when it is nothing that can be looked into.
+
+    `expected` files that are compressed are broken where they cannot be unpacked; any other may be what it
+    likes.
+    """
     if elf.is_wanted(head):
         found.add(name, None, read_binary(file_opener(file, 0, size), size))
     elif head[:4] in zips.MAGICS:
         _zip(file, size, name, found)
-    elif images.is_image(FileStream(file, 0, size)):
+    elif _is_image(FileStream(file, 0, size), expected):
         for item in images.read_image(FileStream(file, 0, size)):
             found.add(name, item.member, item.binary)
     else:
         return False
     return True
+
+
+def _is_image(stream: FileStream, expected: bool) -> bool:
+    try:
+        return images.is_image(stream)
+    except Unreadable:
+        if expected:
+            raise
+        return False
 
 
 def _zip(file: BinaryIO, size: int, name: str, found: _Found) -> None:

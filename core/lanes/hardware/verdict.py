@@ -114,18 +114,16 @@ def _source(scan: Scan) -> str:
 def answer_for(library: Library, target: Target) -> Answer:
     """The best that one library offers the target; UNKNOWN, never no, where it holds no machine code."""
     loadable = [code for code, _ in library.codes if _fits(code, target) and not code.relocatable]
-    told = {code: runs_on(code, target) for code in sorted(loadable, key=_preference)}
-    answers = list(told.values())
+    answers = [runs_on(code, target) for code in sorted(loadable, key=_preference)]
     if not any(code.kind in (CodeKind.SASS, CodeKind.PTX, CodeKind.AMD) for code in loadable):
         return _no_code(library, target)
     # A driver takes machine code that it believes compatible; PTX helps only where there is none.
     ready = [one for one in answers if one.condition is None and one.verdict is not Verdict.UNRUNNABLE]
     best = min(ready or answers, key=lambda answer: answer.verdict.severity)
-    exact = any(code.capability == target.capability for code, one in told.items() if one is best)
-    if best.verdict is Verdict.RUNNABLE and not exact:
+    if best.verdict is Verdict.RUNNABLE:
         # A library has many pieces, and each has the code that its author chose for it.
         doubts = [one.reason for one in ready if one.verdict is Verdict.UNKNOWN]
-        return evolve(best, reason="; in parts, ".join([best.reason, *doubts[:1]]))
+        return evolve(best, reason="; where a piece holds nothing better, ".join([best.reason, *doubts[:1]]))
     if best.verdict is Verdict.UNRUNNABLE:
         if all(code.kind is CodeKind.PTX for code in loadable):
             return Answer(
