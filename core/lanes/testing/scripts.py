@@ -127,6 +127,12 @@ class _Writer:
 
     def __init__(self, script: Script, answer: Answer, cached: int | None) -> None:
         self._script, self._answer, self._cached = script, answer, cached
+        self._head = {
+            "id": f"chatcmpl-{answer.got_ns:032x}",
+            "object": "chat.completion.chunk",
+            "created": answer.got_ns // 1_000_000_000,
+            "model": answer.body.get("model"),
+        }
 
     def event(self, data: str, kind: str | None = None) -> str:
         end = self._script.line_end
@@ -135,8 +141,8 @@ class _Writer:
         return f"{ping}{head}data: {data}{end}{end}"
 
     def chunk(self, delta: dict[str, Any], sent: int, finish: str | None = None, **more: Any) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, **more}
-        value: dict[str, Any] = {"object": "chat.completion.chunk", "choices": [choice]}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **more}
+        value: dict[str, Any] = {**self._head, "choices": [choice]}
         if self._script.usage == "every":
             value["usage"] = self._usage(sent)
         return self.event(json.dumps(value))

@@ -157,6 +157,17 @@ class _Stream:
         return self._script.chunked
 
 
+def _asked(script: Script, body: Mapping[str, Any]) -> Script:
+    """Return `script` with what the request asks for, as vLLM heeds it: token ids, running usage."""
+    options = body.get("stream_options")
+    running = isinstance(options, dict) and options.get("continuous_usage_stats") and script.usage == "last"
+    return attrs.evolve(
+        script,
+        token_ids=script.token_ids or bool(body.get("return_token_ids")),
+        usage="every" if running else script.usage,
+    )
+
+
 def _text(content: Any) -> str:
     """The text of a message, which may come in parts."""
     if isinstance(content, list):
@@ -346,7 +357,7 @@ class _Server:
 
     def _chat(self, peer: _Peer, body: dict[str, Any], got_ns: int) -> None:
         given = body.get("script")
-        script = Script(**given) if isinstance(given, dict) else self._script
+        script = Script(**given) if isinstance(given, dict) else _asked(self._script, body)
         if script.status != 200:
             peer.json({"error": {"message": script.message}}, f"{script.status} Scripted")
             return
