@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -584,3 +585,27 @@ def test_scans_do_not_disturb_each_other(build, put):
     for thread in threads:
         thread.join()
     assert found == found[:1] * 8
+
+
+@pytest.mark.parametrize("kind", ["so", "whl", "tar", "saved", "tar.gz"])
+def test_a_file_changed_at_random_ends_in_whatever_but_a_crash(build, put, kind):
+    """The same changes each time: what is found here can be found again."""
+    chance = random.Random(kind)
+    library = build.so("sm_80 sm_90a", relocatable="compute_90", hip=build.bundle("gfx942"))
+    layer = build.tar({"x.so": library, "y.so": "x.so"})
+    packed = {
+        "so": library,
+        "whl": build.wheel({"x.so": library}),
+        "tar": layer,
+        "saved": build.tar(build.saved(layer, gzip.compress(layer))),
+        "tar.gz": gzip.compress(layer),
+    }
+    for _ in range(150):
+        data = bytearray(packed[kind])
+        for _ in range(chance.choice((1, 2, 8, 30))):
+            at = chance.randrange(max(1, len(data) - 1))
+            if chance.random() < 0.8:
+                data[at] = chance.choice((0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+            else:
+                del data[at + 1 : at + chance.randrange(1000)]
+        verdict(scan([put(f"x.{kind}", bytes(data))]), parse_target("gb10"))

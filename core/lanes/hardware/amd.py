@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterator
 
 from lanes.hardware.rules import Code, CodeKind
-from lanes.hardware.streams import PACKED_CHUNK, Part, Stream, Unreadable, inflate, zstd
+from lanes.hardware.streams import PACKED_CHUNK, Part, Stream, Unreadable
+from lanes.hardware.unpacking import inflate, zstd
 
 BUNDLE = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED = b"CCOB"

@@ -9,22 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from attrs import define, field, frozen
 
 from lanes.hardware import elf, tars
-from lanes.hardware.binaries import Binary, file_opener, read_binary
-from lanes.hardware.streams import FileStream, Meter, Stream, Unreadable, inflate, zstd
+from lanes.hardware.binaries import Binary
+from lanes.hardware.layers import Layer, read_elf, read_layer
+from lanes.hardware.streams import FileStream, Stream, Unreadable
+from lanes.hardware.unpacking import Meter, unpacked
 
 MAX_JSON = 4 << 20
 """Bytes of one manifest."""
 MAX_JSON_TOTAL = 64 << 20
-MAX_UNPACKED = 8 << 30
-"""Bytes of one binary in a compressed layer: it is unpacked into a temporary file to be read."""
 MAX_KEPT = 200_000
 """Binaries, deletions, links and manifests of an archive that are remembered; large images have some
 ten thousand."""
@@ -34,9 +33,7 @@ MAX_STEPS = 10_000_000
 MAX_DEPTH = 8
 """Indexes that may point to indexes."""
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
-_OPAQUE, _WHITEOUT = ".wh..wh..opq", ".wh."
 
 
 @frozen(kw_only=True)
@@ -45,41 +42,6 @@ class Item:
 
     member: str
     binary: Binary
-
-
-@define
-class Layer:
-    """The binaries of one layer, and the paths that it deletes.
-
-    A folder to empty ends in a slash; "" empties everything. `problem` tells why it may be incomplete.
-    """
-
-    binaries: dict[str, Binary] = field(factory=dict)
-    deleted: list[str] = field(factory=list)
-    problem: str | None = None
-
-    def onto(self, below: dict[str, Binary]) -> None:
-        """Change what the layers below show, as this layer does."""
-        gone = set(self.deleted)
-        if gone:
-            for path in [path for path in below if _covered(path, gone)]:
-                del below[path]
-        below.update(self.binaries)
-
-
-def _covered(path: str, gone: set[str]) -> bool:
-    """Is the path deleted, or any folder above it (`a/b`), or emptied (`a/b/`; "" is everything)?"""
-    parts = path.split("/")
-    above = ["/".join(parts[:n]) for n in range(1, len(parts))]
-    return "" in gone or path in gone or any(up in gone or f"{up}/" in gone for up in above)
-
-
-def unpacked(stream: Stream, meter: Meter | None = None, *, nested: bool = False) -> Stream:
-    """The stream itself, or what it holds where it starts like gzip or zstd; `meter` as for `inflate`."""
-    head = stream.peek(4)
-    if head[:2] == _GZIP:
-        return inflate(stream, "gzip", meter=meter, nested=nested)
-    return zstd(stream, meter=meter, nested=nested) if head == _ZSTD else stream
 
 
 def is_image(stream: Stream) -> bool:
@@ -152,7 +114,7 @@ class Parts:
         head = body.peek(tars.BLOCK)
         if elf.is_wanted(head):
             self.keep()
-            self.own[name] = _binary(body, size)
+            self.own[name] = read_elf(body, size)
         elif head.lstrip()[:1] in (b"{", b"[") and size <= MAX_JSON:
             self._document(name, body.read(size))
         else:
@@ -184,7 +146,7 @@ class Parts:
             if tars.is_tar(inner.peek(tars.BLOCK)):
                 self.keep()
                 layer = self.layers[name] = Layer()
-                _read_layer(inner, layer, self.keep)
+                read_layer(inner, layer, self.keep)
         except Unreadable as error:
             if self.kept > MAX_KEPT:
                 raise
@@ -253,39 +215,3 @@ def _list(document: Any, key: str) -> list[Any]:
 def _blob(descriptor: Any) -> str:
     digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
     return f"blobs/{str(digest).replace(':', '/', 1)}"
-
-
-def _read_layer(stream: Stream, layer: Layer, keep: Callable[[], None]) -> None:
-    """Fill a layer from its tar; `keep` is called for each thing that is remembered."""
-    for member, body in tars.members(stream):
-        folder, _, name = member.name.rpartition("/")
-        if name == _OPAQUE:
-            keep()
-            layer.deleted.append(f"{folder}/" if folder else "")
-        elif name.startswith(_WHITEOUT):
-            keep()
-            layer.deleted.append(posixpath.join(folder, name.removeprefix(_WHITEOUT)))
-        elif member.is_file and elf.is_wanted(body.peek(elf.HEADER)):
-            keep()
-            layer.binaries[member.name] = _binary(body, member.size)
-        elif ".so" in name and (member.is_file or member.link is not None):
-            # What takes the name of a library below hides it.
-            keep()
-            layer.deleted.append(member.name)
-
-
-def _binary(body: Stream, size: int) -> Binary:
-    place = body.place()
-    if place is not None:
-        return read_binary(file_opener(*place, size), size)
-    if size > MAX_UNPACKED:
-        return Binary(machine=None, problem=f"it is larger than {MAX_UNPACKED} bytes, in a compressed layer")
-    # Its section table stands at its end, and a compressed layer cannot be read again from the middle.
-    try:
-        with tempfile.TemporaryFile() as file:
-            while chunk := body.some(size):
-                file.write(chunk)
-            file.flush()
-            return read_binary(file_opener(cast(BinaryIO, file), 0, size), size)
-    except OSError as error:
-        return Binary(machine=None, problem=f"it could not be unpacked to disk ({error.strerror})")

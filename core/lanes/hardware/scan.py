@@ -1,7 +1,7 @@
 """Which GPU code do these files hold? Shared objects, wheels, folders, tars and container images.
 
 Headers are read, payloads are not. Anything that is broken, cut off or hostile becomes a Problem;
-the limits stand beside the readers: `MAX_...` in fatbin, binaries, elf, zips, tars and images.
+the limits stand beside the readers: `MAX_...` in fatbin, amd, binaries, elf, unpacking, zips, tars, layers and images.
 `docker:REF` means an image inside a Docker engine.
 """
 

@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from attrs import frozen
 
-from lanes.hardware.streams import MAX_RATIO, PACKED_CHUNK, SMALL, FileStream, Stream, Unreadable, inflate
+from lanes.hardware.streams import PACKED_CHUNK, FileStream, Stream, Unreadable
+from lanes.hardware.unpacking import MAX_RATIO, SMALL, inflate
 
 MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 
