@@ -93,7 +93,7 @@ def test_versions_of_cuda_are_numbers(have, verdict):
     [
         ("h200", {"weights_bytes": 100 * GIB}, RUNNABLE, "100.0 GiB of weights"),
         ("h200", {"weights_bytes": 100 * GIB, "kv_bytes": 50 * GIB}, UNRUNNABLE, "100.0 GiB of weights + 50.0 GiB of KV cache"),
-        ("h200", {"weights_bytes": 400 * GIB, "gpus_used": 4}, RUNNABLE, "100.0 GiB of weights"),
+        ("h200", {"weights_bytes": 100 * GIB, "gpus_used": 4}, RUNNABLE, "100.0 GiB of weights"),
         ("h200", {"weights_bytes": 100 * GIB, "kv_bytes": None}, UNKNOWN, "the size of KV cache is not known"),
         ("h200", {"weights_bytes": 200 * GIB, "kv_bytes": None}, UNRUNNABLE, "200.0 GiB of weights"),
         ("h200", {"weights_bytes": None}, UNKNOWN, "the size of weights is not known"),
@@ -110,8 +110,18 @@ def test_weights_kv_cache_and_overhead_must_fit_a_gpu(node, sizes, verdict, told
 
 def test_ranks_on_one_machine_with_unified_memory_share_it():
     node = hypothetical_node("gb10", gpus=2)
-    assert gates.memory([node], weights_bytes=130 * GIB, gpus_used=2, source="s").verdict is UNRUNNABLE
-    assert gates.memory([node], weights_bytes=120 * GIB, gpus_used=2, source="s").verdict is RUNNABLE
+    assert gates.memory([node], weights_bytes=65 * GIB, gpus_used=2, source="s").verdict is UNRUNNABLE
+    assert gates.memory([node], weights_bytes=60 * GIB, gpus_used=2, source="s").verdict is RUNNABLE
+
+
+def test_a_rank_on_each_of_several_nodes_has_its_node_to_itself():
+    nodes = [hypothetical_node("gb10")] * 4
+    assert gates.memory(nodes, weights_bytes=110 * GIB, gpus_used=1, source="s").verdict is RUNNABLE
+    assert gates.memory(nodes, weights_bytes=125 * GIB, gpus_used=1, source="s").verdict is UNRUNNABLE
+
+
+def test_memory_of_gpus_is_not_asked_where_there_are_none():
+    assert gates.memory([Node(name="n", gpus=())], weights_bytes=GIB, gpus_used=1, source="s") is None
 
 
 def test_free_memory_is_not_all_memory():
@@ -179,7 +189,9 @@ ASK = {
 
 @pytest.mark.parametrize("gate", ASK)
 def test_nothing_known_is_never_a_yes(gate):
-    assert ASK[gate]([BARE]).verdict is UNKNOWN
+    finding = ASK[gate]([BARE])
+    assert finding.verdict is UNKNOWN
+    assert finding.next_step, "a person who has the node is told where to look"
     dream = ASK[gate]([DREAM])
     assert dream is None or dream.verdict is UNKNOWN
 
@@ -223,9 +235,8 @@ FACTS = st.builds(
 def test_another_node_never_makes_a_lane_better(nodes, gate):
     found = [finding for node in nodes if (finding := ASK[gate]([node])) is not None]
     together = ASK[gate](nodes)
-    if gate != "memory":  # more nodes share the weights
-        worst = max((f.verdict.severity for f in found), default=None)
-        assert (together.verdict.severity if together else None) == worst
+    worst = max((f.verdict.severity for f in found), default=None)
+    assert (together.verdict.severity if together else None) == worst
     for finding in itertools.chain(found, [together] if together else []):
         assert finding.reason.strip() and "\n" not in finding.reason
         assert finding.source == "s"

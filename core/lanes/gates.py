@@ -3,8 +3,9 @@
 Each gate answers one question about all nodes with one finding: that of the worst node, which is named
 where there are several. A gate answers None where its question does not apply: on hardware that is only
 asked about, a fact that is no property of the hardware (driver, disks, free memory) and is not known
-says nothing. On a real node such a fact is UNKNOWN, never RUNNABLE. All findings about nodes are
-DECLARED: what the engine needs is a table's word, however well the node is known.
+says nothing. On a real node such a fact is UNKNOWN, never RUNNABLE, and the finding says where to look.
+All findings about nodes are DECLARED: what the engine needs is a table's word, however well the node is
+known. What a binary really holds is PROBED by core, from a recipe's `artifacts`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def sm(
 
     def one(node: Node) -> _Said:
         held = _codes_for(node, codes)
-        return _each_gpu(node, lambda gpu: _runs(gpu, held, what))
+        return _each_gpu(node, lambda target: _runs(target, held, what))
 
     return _finding("sm", nodes, one, source, engine_version, date, recheck_when, next_step)
 
@@ -80,7 +81,7 @@ def sm_only(
     """
 
     def one(node: Node) -> _Said:
-        return _each_gpu(node, lambda gpu: _admitted(gpu, capabilities, why))
+        return _each_gpu(node, lambda target: _admitted(target, capabilities, why))
 
     return _finding("sm", nodes, one, source, engine_version, date, recheck_when, next_step)
 
@@ -100,7 +101,7 @@ def host_arch(
 
     def one(node: Node) -> _Said:
         if node.arch is None:
-            return _Said(verdict=_UNKNOWN, reason="the host's architecture is not known")
+            return _not_known(node, "the host's architecture is not known", "`uname -m` prints")
         if _machine(node.arch) in known:
             return _Said(verdict=_RUNNABLE, reason=f"there is a build for {_machine(node.arch)} hosts")
         return _Said(
@@ -126,11 +127,8 @@ def cuda(
         if node.cuda is None:
             if node.hypothetical or node.gpus == ():
                 return None
-            return _Said(
-                verdict=_UNKNOWN,
-                reason=f"CUDA {minimum} is needed, and what the driver serves is not known",
-                next_step="see what nvidia-smi prints on that node",
-            )
+            reason = f"CUDA {minimum} is needed, and what the driver serves is not known"
+            return _not_known(node, reason, "`nvidia-smi` prints")
         if _version(node.cuda) >= _version(minimum):
             return _Said(verdict=_RUNNABLE, reason=f"the driver serves CUDA {node.cuda}, {minimum} is needed")
         return _Said(
@@ -157,20 +155,21 @@ def memory(
 ) -> Finding | None:
     """Question `memory`: do weights, KV cache and overhead fit each GPU that is used?
 
-    `weights_bytes` are the whole model's, spread evenly over the `gpus_used` of all nodes; `kv_bytes` and
-    `overhead_bytes` are one GPU's. None is not known, and makes the answer UNKNOWN unless what is known is
-    too much already. GPUs that share the host's memory share it among each other too.
+    All sizes are those of one rank, on one GPU; `gpus_used` are those of each node. None is not known, and
+    makes the answer UNKNOWN unless what is known is too much already. GPUs that share the host's memory
+    share it among each other too. Whether there are GPUs at all is another gate's question.
     """
-    share = None if weights_bytes is None else weights_bytes // max(gpus_used, 1)
-    sizes = {"weights": share, "KV cache": kv_bytes, "overhead": overhead_bytes}
+    sizes = {"weights": weights_bytes, "KV cache": kv_bytes, "overhead": overhead_bytes}
     need = sum(size or 0 for size in sizes.values())
     missing = [name for name, size in sizes.items() if size is None]
     parts = " + ".join(f"{size / GIB:.1f} GiB of {name}" for name, size in sizes.items() if size)
 
-    def one(node: Node) -> _Said:
-        have = _gpu_memory(node, -(-gpus_used // max(len(nodes), 1)))
+    def one(node: Node) -> _Said | None:
+        if node.gpus == ():
+            return None
+        have = _gpu_memory(node, gpus_used)
         if have is None:
-            return _Said(verdict=_UNKNOWN, reason="how much memory its GPUs have is not known")
+            return _not_known(node, "how much memory its GPUs have is not known", "`nvidia-smi` prints")
         if need > have:
             return _Said(
                 verdict=_UNRUNNABLE,
@@ -179,7 +178,11 @@ def memory(
             )
         if missing:
             known = f"{parts} fit {have / GIB:.1f} GiB, and " if parts else ""
-            return _Said(verdict=_UNKNOWN, reason=f"{known}the size of {' and '.join(missing)} is not known")
+            return _Said(
+                verdict=_UNKNOWN,
+                reason=f"{known}the size of {' and '.join(missing)} is not known",
+                next_step="find it out and put it into the recipe",
+            )
         return _Said(
             verdict=_RUNNABLE, reason=f"a rank needs {parts}, and a GPU has {have / GIB:.1f} GiB for it"
         )
@@ -197,7 +200,7 @@ def free_memory(
     recheck_when: str | None = None,
     next_step: str | None = None,
 ) -> Finding | None:
-    """Question `free_memory`: is so much of the host's memory available now (`MemAvailable`)?
+    """Question `free-memory`: is so much of the host's memory available now (`MemAvailable`)?
 
     Where not even the whole memory would do, nobody need look at what is free.
     """
@@ -212,10 +215,8 @@ def free_memory(
         if free is None:
             if node.hypothetical:
                 return None
-            return _Said(
-                verdict=_UNKNOWN,
-                reason=f"{minimum_bytes / GIB:.0f} GiB must be free, and what is free is not known",
-            )
+            reason = f"{minimum_bytes / GIB:.0f} GiB must be free, and what is free is not known"
+            return _not_known(node, reason, "MemAvailable in /proc/meminfo says")
         said = f"{minimum_bytes / GIB:.0f} GiB must be free, and {free / GIB:.1f} GiB are"
         if free >= minimum_bytes:
             return _Said(verdict=_RUNNABLE, reason=said)
@@ -225,7 +226,7 @@ def free_memory(
             next_step="stop what else uses memory there, and drop the file cache",
         )
 
-    return _finding("free_memory", nodes, one, source, engine_version, date, recheck_when, next_step)
+    return _finding("free-memory", nodes, one, source, engine_version, date, recheck_when, next_step)
 
 
 def disk(
@@ -246,8 +247,11 @@ def disk(
         if under is None or needed_bytes is None:
             if node.hypothetical:
                 return None
-            what = "how much is needed" if needed_bytes is None else "what is free"
-            return _Said(verdict=_UNKNOWN, reason=f"{what} at {path} is not known")
+            if needed_bytes is None:
+                step = "find out its size and put it into the recipe"
+                reason = f"how much is needed at {path} is not known"
+                return _Said(verdict=_UNKNOWN, reason=reason, next_step=step)
+            return _not_known(node, f"what is free at {path} is not known", f"`df {path}` prints")
         said = f"{needed_bytes / GIB:.0f} GiB are needed at {path}, and {under.free_bytes / GIB:.0f} GiB are free"
         if under.free_bytes >= needed_bytes:
             return _Said(verdict=_RUNNABLE, reason=said)
@@ -270,9 +274,14 @@ def image_platform(
     """Question `image`: is the container image made for the host (`linux/arm64`)? None is not known."""
 
     def one(node: Node) -> _Said:
-        if platforms is None or node.arch is None:
-            what = f"which platforms {image} is for" if platforms is None else "the host's architecture"
-            return _Said(verdict=_UNKNOWN, reason=f"{what} is not known")
+        if platforms is None:
+            return _Said(
+                verdict=_UNKNOWN,
+                reason=f"which platforms {image} is for is not known",
+                next_step=f"see what `docker image inspect {image}` says of its architecture",
+            )
+        if node.arch is None:
+            return _not_known(node, "the host's architecture is not known", "`uname -m` prints")
         machines = [_machine(platform.split("/")[1]) for platform in platforms]
         if _machine(node.arch) in machines:
             return _Said(verdict=_RUNNABLE, reason=f"{image} is made for {node.arch}")
@@ -323,11 +332,7 @@ def gpu_count(
 
     def one(node: Node) -> _Said | None:
         if node.gpus is None:
-            return (
-                None
-                if node.hypothetical
-                else _Said(verdict=_UNKNOWN, reason="which GPUs it has is not known")
-            )
+            return None if node.hypothetical else _gpus_not_known(node)
         have = len(node.gpus)
         if have >= per_node:
             return _Said(
@@ -375,20 +380,38 @@ def program(name: str, *, engine_version: str | None = None, next_step: str | No
 # -- one node, one GPU ----------------------------------------------------------------------------
 
 
-def _each_gpu(node: Node, judge: Callable[[Gpu], _Said]) -> _Said:
+def _not_known(node: Node, reason: str, told_by: str) -> _Said:
+    """On a real node somebody can look; hardware that is only asked about is nowhere."""
+    step = None if node.hypothetical else f"see what {told_by} on that node"
+    return _Said(verdict=_UNKNOWN, reason=reason, next_step=step)
+
+
+def _gpus_not_known(node: Node) -> _Said:
+    return _not_known(node, "which GPUs it has is not known", "`nvidia-smi` or `rocminfo` prints")
+
+
+def _each_gpu(node: Node, judge: Callable[[Target], _Said]) -> _Said:
     """The worst of the node's GPUs; no GPU is a no, and not knowing them is not knowing."""
     if node.gpus is None:
-        return _Said(verdict=_UNKNOWN, reason="which GPUs it has is not known")
+        return _gpus_not_known(node)
     if not node.gpus:
         return _Said(verdict=_UNRUNNABLE, reason="it needs a GPU, and there is none")
-    return _worst(map(judge, dict.fromkeys(node.gpus)))
+    return _worst(_of_gpu(node, gpu, judge) for gpu in dict.fromkeys(node.gpus))
 
 
-def _runs(gpu: Gpu, held: Sequence[Sequence[str]], what: str) -> _Said:
-    """The best that the codes offer this GPU, for each build that it may be (one, where the host is known)."""
-    target = _target(gpu)
-    if target is None:
-        return _Said(verdict=_UNKNOWN, reason=f"the compute capability of {gpu.name} is not known")
+def _of_gpu(node: Node, gpu: Gpu, judge: Callable[[Target], _Said]) -> _Said:
+    from lanes.hardware.targets import gpu_named, of_capability
+
+    if gpu.target is None:
+        reason = f"the compute capability of {gpu.name} is not known"
+        return _not_known(node, reason, "`nvidia-smi --query-gpu=compute_cap --format=csv` prints")
+    named = gpu_named(gpu.name)
+    # The driver's word on the capability counts; the name adds what the table knows of the GPU.
+    return judge(named if named and named.capability == gpu.target else of_capability(gpu.target))
+
+
+def _runs(target: Target, held: Sequence[Sequence[str]], what: str) -> _Said:
+    """The best that the codes offer, for each build that it may be (one, where the host is known)."""
     if not held:
         return _Said(verdict=_UNKNOWN, reason=f"what {what} holds for this host is not known")
     answers = [_best(codes, target, what) for codes in held]
@@ -418,29 +441,15 @@ def _best(names: Sequence[str], target: Target, what: str) -> _Said:
     return _Said(verdict=best.verdict, reason=f"{what}: {best.reason}", next_step=best.condition)
 
 
-def _admitted(gpu: Gpu, capabilities: Sequence[str], why: str) -> _Said:
-    if gpu.target is None:
-        return _Said(verdict=_UNKNOWN, reason=f"the compute capability of {gpu.name} is not known")
+def _admitted(target: Target, capabilities: Sequence[str], why: str) -> _Said:
     words = ", ".join(_capability_words(one) for one in capabilities)
-    target = _target(gpu)
-    label = target.label if target else gpu.name
-    if any(gpu.target == one or gpu.target.split(".")[0] == one for one in capabilities):
-        return _Said(verdict=_RUNNABLE, reason=f"it admits {words}, and {label} is one")
-    return _Said(verdict=_UNRUNNABLE, reason=f"it admits {words} alone, and {label} is none: {why}")
+    if any(one in (target.capability, target.capability.split(".")[0]) for one in capabilities):
+        return _Said(verdict=_RUNNABLE, reason=f"it admits {words}, and {target.label} is one")
+    return _Said(verdict=_UNRUNNABLE, reason=f"it admits {words} alone, and {target.label} is none: {why}")
 
 
 def _capability_words(one: str) -> str:
     return one if one.startswith("gfx") else f"compute capability {one if '.' in one else one + '.x'}"
-
-
-def _target(gpu: Gpu) -> Target | None:
-    from lanes.hardware.targets import gpu_named, of_capability
-
-    if gpu.target is None:
-        return None
-    named = gpu_named(gpu.name)
-    # The driver's word on the capability counts; the name adds what the table knows of the GPU.
-    return named if named and named.capability == gpu.target else of_capability(gpu.target)
 
 
 def _code(name: str) -> Code:
