@@ -17,7 +17,10 @@ _MODELS = "DeepSeek-V4.1"
 
 
 def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """The three blockers of the assessment of 2026-10-21, as far as they hold for these nodes."""
+    """The three blockers of the assessment of 2026-10-21, as far as they hold for these nodes.
+
+    Its gate also admits Ascend 950, which is no GPU that `lanes` knows.
+    """
     yield gates.serving(
         available=False,
         reason="DeepInfer is offline inference only: a Python library and an example, with no server to measure",
@@ -38,13 +41,16 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
     if hardware is not None:
         yield hardware
     for node in nodes:
-        yield _build(node, admitted=hardware is not None and hardware.verdict is Verdict.RUNNABLE)
+        yield _build(node, refused=hardware is not None and hardware.verdict is Verdict.UNRUNNABLE)
     if lane.recipe is not None:
         yield _model(lane.recipe)
 
 
-def _build(node: Node, *, admitted: bool) -> Finding:
-    """It comes as sources with four CUDA projects: what building costs, and where nobody says that it works."""
+def _build(node: Node, *, refused: bool) -> Finding:
+    """It comes as sources with four CUDA projects: what building costs, and where nobody says that it works.
+
+    On x86_64 that is work, no obstacle. On arm64, where the GPU is not admitted either, it is one.
+    """
     cost = "GCC 13, CUDA 13, Python 3.12, four vendored CUDA projects and NCCL 2.32.3 installed by force"
     if node.arch is None:
         verdict, reason = (
@@ -53,15 +59,15 @@ def _build(node: Node, *, admitted: bool) -> Finding:
         )
     elif node.arch in ("x86_64", "amd64"):
         verdict, reason = Verdict.DEGRADED, f"it must be built first: {cost}"
-    elif admitted:
-        verdict = Verdict.UNKNOWN
-        reason = f"it must be built ({cost}), and {node.arch} is no documented target"
-    else:
+    elif refused:
         verdict = Verdict.UNRUNNABLE
         reason = (
             f"building it is a project here: {cost}, for {node.arch}, which is no documented target, and with "
             "kernels for another GPU"
         )
+    else:
+        verdict = Verdict.UNKNOWN
+        reason = f"it must be built ({cost}), and {node.arch} is no documented target"
     return Finding(
         question="build",
         kind=Kind.CONFIGURATION,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
+
+
+def _tokens(_: Any, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"should be at least 1, not {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -27,7 +32,7 @@ class DeepInferOptions:
     nextn_decode: bool | None = None
     mtp_varlen: bool | None = None
     prefill_truncation: Literal["off", "mask", "compact"] | None = None
-    prefill_keep_tokens: int | None = None
+    prefill_keep_tokens: int | None = attrs.field(default=None, validator=_tokens)
     batch_invariant: bool | None = None
 
     @property

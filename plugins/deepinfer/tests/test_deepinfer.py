@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lanes.types import Gpu, Lane, Node, Verdict
+from lanes_deepinfer.checks import check
+from lanes_deepinfer.options import DeepInferOptions
 
 
 @pytest.fixture
@@ -87,3 +90,28 @@ def test_the_dry_run_shows_the_offline_example_with_its_switches(ask: Any) -> No
         "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS": "140",
     }
     assert preview["launch"]["endpoint"] is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "target", "verdict"),
+    [
+        ("x86_64", "10.0", Verdict.DEGRADED),
+        ("x86_64", "9.0", Verdict.DEGRADED),
+        ("aarch64", "10.0", Verdict.UNKNOWN),
+        ("aarch64", "12.1", Verdict.UNRUNNABLE),
+        ("aarch64", None, Verdict.UNKNOWN),
+        (None, "10.0", Verdict.UNKNOWN),
+    ],
+)
+def test_building_is_work_on_x86_64_and_nobodys_promise_on_arm64(
+    arch: str | None, target: str | None, verdict: Verdict
+) -> None:
+    node = Node(name="n", arch=arch, gpus=(Gpu(name="some GPU", target=target),))
+    findings = check(Lane(name="deepinfer", engine="deepinfer"), [node])
+    (build,) = [finding for finding in findings if finding.question == "build"]
+    assert build.verdict is verdict and "GCC 13" in build.reason
+
+
+def test_keeping_no_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        DeepInferOptions(prefill_keep_tokens=0)
