@@ -96,7 +96,7 @@ def test_a_client_that_reads_late_still_knows_when_the_bytes_came() -> None:
 def test_a_missing_or_senseless_stamp_is_replaced_by_the_time_of_the_read(
     stamp: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_stamp", lambda ancillary: stamp)
+    monkeypatch.setattr(transport, "stamp", lambda ancillary: stamp)
     with ScriptedServer(Script(ttft_s=0.05)) as server:
         stream = chat(server)
     assert stream.stamps == "read" and stream.read_lag_s is None

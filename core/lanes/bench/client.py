@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from lanes.bench.http import ResponseReader, Target, request_bytes
@@ -17,8 +17,15 @@ from lanes.errors import LaneError
 from lanes.types import Endpoint
 
 CHAT_PATH = "/v1/chat/completions"
-_LINGER_S = 0.2
-"""How long to wait after `[DONE]` for the orderly end of the answer."""
+_IDLE_S = 0.2
+"""How long nothing must come before what came is looked through: after `[DONE]`, the wait for the
+orderly end of the answer."""
+_SLICE = 64
+"""Reads that are looked through at once, before there is room for reading."""
+_ROOM_BYTES = 64 << 20
+"""What may wait to be looked through, of all streams together ..."""
+_LEAST_ROOM_BYTES = 64 << 10
+"""... but so much of each."""
 
 
 class _Sink(Protocol):
@@ -26,6 +33,8 @@ class _Sink(Protocol):
     done: bool
     answered: bool
 
+    @property
+    def streams(self) -> bool: ...
     def feed(self, read: Read) -> None: ...
     def end(self, broken: str | None = None) -> None: ...
     def stalled(self, waited_s: float) -> None: ...
@@ -41,6 +50,8 @@ class Client:
         self.endpoint = endpoint
         self.limits = limits or Limits()
         self._target = Target.of(endpoint)
+        self._active = 0
+        self._feeding = asyncio.Lock()
 
     async def open(self) -> Connection:
         """Open a connection for one request. Raises ConnectError."""
@@ -88,57 +99,123 @@ class Client:
 
     async def _exchange(self, connection: Connection, payload: bytes, sink: _Sink) -> None:
         """Write the request and feed `sink` until it is done. The connection is closed."""
-        loop = asyncio.get_running_loop()
-        finished: asyncio.Future[None] = loop.create_future()
-        timer: asyncio.TimerHandle
-        last = loop.time()
-        limit = self.limits.first_byte_s
-
-        def finish() -> None:
-            if not finished.done():
-                finished.set_result(None)
-
-        def guarded(call: Any, *arguments: Any) -> None:
-            # A fault of ours in a callback would otherwise be logged by the loop, and we would wait.
-            try:
-                call(*arguments)
-            except Exception as error:
-                if not finished.done():
-                    finished.set_exception(error)
-                return
-            if sink.done:
-                finish()
-
-        def on_read(read: Read) -> None:
-            nonlocal last, limit
-            last, limit = loop.time(), self.limits.stall_s
-            answered = sink.answered
-            guarded(sink.feed, read)
-            if sink.answered and not answered:
-                loop.call_later(_LINGER_S, guarded, sink.end)
-
-        def watch() -> None:
-            nonlocal timer
-            waited = loop.time() - last
-            if waited >= limit:
-                guarded(sink.stalled, limit)
-            else:
-                # The limit shrinks with the first byte: look again at least as often as the smaller one.
-                timer = loop.call_later(max(min(limit - waited, self.limits.stall_s), 0.001), watch)
-
-        timer = loop.call_later(min(limit, self.limits.stall_s), watch)
+        tape = _Tape(self._room)
+        self._active += 1
         try:
-            sink.t0_ns = connection.start(payload, on_read, lambda broken: guarded(sink.end, broken))
-            await finished
+            sink.t0_ns = connection.start(payload, tape.take, tape.end)
+            await self._play(tape, sink)
+        finally:
+            self._active -= 1
+            connection.close()
+
+    async def _play(self, tape: _Tape, sink: _Sink) -> None:
+        """Feed `sink` what is on `tape`, when there is cause, until it is done."""
+        loop = asyncio.get_running_loop()
+        quiet_since, lingers = loop.time(), False
+        while True:
+            limit = self.limits.stall_s if tape.reads else self.limits.first_byte_s
+            seen = tape.reads
+            cause = await tape.ready(min(_IDLE_S, limit / 4))
+            now = loop.time()
+            if tape.reads != seen:
+                quiet_since = now
+                if not cause:
+                    continue
+            await self._feed(tape, sink)
+            if sink.done:
+                return
+            if tape.ended:
+                sink.end(tape.broken)
+                return
+            if sink.answered and lingers:
+                sink.end()
+                return
+            lingers = sink.answered
+            if tape.reads == seen and now - quiet_since >= limit:
+                sink.stalled(limit)
+                return
+
+    async def _feed(self, tape: _Tape, sink: _Sink) -> None:
+        """Feed the reads on `tape` to `sink`, one stream after the other, with room for reading between."""
+        async with self._feeding:
+            for count, read in enumerate(tape.unwind(), 1):
+                sink.feed(read)
+                if sink.done:
+                    return
+                if count % _SLICE == 0:
+                    await asyncio.sleep(0)
+            tape.eager = not sink.streams
+
+    def _room(self) -> int:
+        """How many bytes one stream may leave unread on its tape."""
+        return max(_ROOM_BYTES // max(self._active, 1), _LEAST_ROOM_BYTES)
+
+
+class _Tape:
+    """What one connection brought, kept until there is time to read it.
+
+    Parsing while the streams run would delay the reads of the others, and reads that come late find
+    several deltas that share one stamp. So reads are kept as they came, and looked through when the
+    answer may have ended, when nothing comes, or when there are too many; each at once while `eager`,
+    as long as it is not known to be a stream.
+    """
+
+    def __init__(self, room: Callable[[], int]) -> None:
+        self.reads = 0
+        self.ended = False
+        self.broken: str | None = None
+        self.eager = True
+        self._room = room
+        # Flat, for objects in it would be tracked by the garbage collector, and it would run often.
+        self._kept: list[Any] = []
+        self._bytes, self._limit = 0, room()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[bool] | None = None
+        self._cause = False
+
+    def take(self, data: bytes, at_ns: int, read_ns: int, kernel: bool) -> None:
+        """Keep a read; wake who waits when it may be the last one, or there are too many."""
+        self.reads += 1
+        self._kept += (data, at_ns, read_ns, kernel)
+        self._bytes += len(data)
+        if data.endswith(b"0\r\n\r\n") or b"[DONE]" in data or self._bytes > self._limit or self.eager:
+            self._wake(True)
+
+    def end(self, broken: str | None) -> None:
+        self.ended, self.broken = True, broken
+        self._wake(True)
+
+    async def ready(self, timeout_s: float) -> bool:
+        """Wait for a cause to look through the tape, or so long; return whether there was one."""
+        if self._cause:
+            self._cause = False
+            return True
+        self._waiter = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._wake, False)
+        try:
+            return await self._waiter
         finally:
             timer.cancel()
-            connection.close()
+            self._waiter = None
+
+    def unwind(self) -> Iterator[Read]:
+        """Yield what is on the tape, which is empty then."""
+        kept = iter(self._kept)
+        self._kept, self._bytes, self._limit, self._cause = [], 0, self._room(), False
+        yield from map(Read, kept, kept, kept, kept)
+
+    def _wake(self, cause: bool) -> None:
+        if self._waiter is None:
+            self._cause |= cause
+        elif not self._waiter.done():
+            self._waiter.set_result(cause)
 
 
 class _Answer:
     """The whole body of a plain answer."""
 
     answered = False
+    streams = False
 
     def __init__(self) -> None:
         self.t0_ns = 0

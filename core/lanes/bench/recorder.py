@@ -53,7 +53,7 @@ class Recorder:
         before = self._token_deltas
         try:
             body = self._http.feed(read.data)
-            if self._streams:
+            if self.streams:
                 for event in self._sse.feed(body):
                     self._delta(read_delta(event), read.at_ns)
                     if self.done:
@@ -73,7 +73,7 @@ class Recorder:
         self.done = True
         if self._http.status == 0:
             self._fail(kind, broken or "the server closed the connection without an answer")
-        elif not self._streams:
+        elif not self.streams:
             self._refused()
         else:
             self._rest()
@@ -114,7 +114,8 @@ class Recorder:
         )
 
     @property
-    def _streams(self) -> bool:
+    def streams(self) -> bool:
+        """Whether the answer is a stream of events; False until its head is known."""
         # Servers name the type of a stream in many ways; only plain JSON is certainly none.
         plain = self._http.headers.get("content-type", "").startswith("application/json")
         return self._http.status == 200 and not plain

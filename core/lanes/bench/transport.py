@@ -3,16 +3,20 @@
 Linux stamps a packet when it reaches this machine (`SO_TIMESTAMPNS`, socket(7)); the stamp comes
 with the bytes through `recvmsg`, however late this program reads them. Elsewhere, or when a stamp
 is missing or makes no sense, the time of the read stands in for it, taken before any parsing.
+
+All sockets of an event loop are read together (`_Poll`), so that hundreds of streams cost little.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import struct
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,6 +26,12 @@ _SO_TIMESTAMPNS = 35  # SO_TIMESTAMPNS_OLD of asm-generic/socket.h; Python does 
 _TIMESPEC = struct.Struct("@ll")
 _READ_BYTES = 65536
 _SLACK_NS = 1_000_000
+_MANY = 24
+"""From so many sockets on, their reads are gathered."""
+_GATHER_S = 0.0005
+"""How long to gather: what is late by that much is stamped by the kernel all the same."""
+_HOLD_S = 0.02
+"""How long the gathering may keep the event loop from its other work."""
 
 
 class ConnectError(Exception):
@@ -38,6 +48,10 @@ class Read(NamedTuple):
     kernel: bool
 
 
+Taker = Callable[[bytes, int, int, bool], None]
+"""Takes the fields of a `Read`."""
+
+
 class Connection:
     """One open connection, for one request. Close it, whatever happened."""
 
@@ -46,11 +60,12 @@ class Connection:
         self._sock = sock
         self._stamped = stamped
         self._loop = asyncio.get_running_loop()
+        self._poll = _Poll.of(self._loop)
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._unsent = b""
         self._t0_ns = 0
-        self._on_read: Callable[[Read], None]
+        self._on_read: Taker
         self._on_end: Callable[[str | None], None]
 
     @classmethod
@@ -119,12 +134,10 @@ class Connection:
                 raise OSError("closed during the TLS handshake")
             self._incoming.write(data)
 
-    def start(
-        self, payload: bytes, on_read: Callable[[Read], None], on_end: Callable[[str | None], None]
-    ) -> int:
+    def start(self, payload: bytes, on_read: Taker, on_end: Callable[[str | None], None]) -> int:
         """Write `payload` and return t0, the CLOCK_REALTIME in ns just before its first byte.
 
-        `on_read` then gets each read, and `on_end` the end: None for an orderly one, else a sentence.
+        `on_read` then gets the fields of each `Read`, and `on_end` the end: None for an orderly one, else a sentence.
         """
         self._on_read, self._on_end = on_read, on_end
         if self._tls is not None:
@@ -134,13 +147,13 @@ class Connection:
         else:
             self._t0_ns = time.time_ns()
         self._send(payload)
-        self._loop.add_reader(self._sock.fileno(), self._readable)
+        self._poll.add(self._sock.fileno(), self._readable)
         return self._t0_ns
 
     def close(self) -> None:
         """Close the socket and forget it. May be called twice."""
         if self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
+            self._poll.remove(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
             self._sock.close()
 
@@ -176,7 +189,7 @@ class Connection:
         kernel = at_ns is not None and self._t0_ns - _SLACK_NS <= at_ns <= read_ns + _SLACK_NS
         plain, ended = self._decrypt(data) if self._tls is not None else (data, not data)
         if plain:
-            self._on_read(Read(plain, at_ns if kernel and at_ns is not None else read_ns, read_ns, kernel))
+            self._on_read(plain, at_ns if kernel and at_ns is not None else read_ns, read_ns, kernel)
         if ended:
             self._end(None)
 
@@ -199,11 +212,66 @@ class Connection:
 
     def _end(self, reason: str | None) -> None:
         if self._sock.fileno() >= 0:
-            self._loop.remove_reader(self._sock.fileno())
+            self._poll.remove(self._sock.fileno())
             self._on_end(reason)
 
 
+class _Poll:
+    """Calls back when sockets can be read, for all connections of one event loop.
+
+    Where there is epoll, the loop watches one epoll, which watches all sockets: a wake of the loop
+    costs several times what a read does, and so it is paid once for all that came meanwhile. The
+    streams' times are the kernel's and do not suffer.
+    """
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> _Poll:
+        return _POLLS.setdefault(loop, cls(weakref.proxy(loop)))
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._epoll: select.epoll | None = None
+
+    def add(self, fd: int, callback: Callable[[], None]) -> None:
+        if not hasattr(select, "epoll"):
+            self._loop.add_reader(fd, callback)
+            return
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._loop.add_reader(self._epoll.fileno(), self._drain)
+        self._epoll.register(fd, select.EPOLLIN)
+        self._callbacks[fd] = callback
+
+    def remove(self, fd: int) -> None:
+        """Forget `fd`, before it is closed. What was never added may be removed."""
+        if not hasattr(select, "epoll"):
+            self._loop.remove_reader(fd)
+        elif self._callbacks.pop(fd, None) and self._epoll is not None:
+            self._epoll.unregister(fd)
+            if not self._callbacks:
+                self._loop.remove_reader(self._epoll.fileno())
+                self._epoll.close()
+                self._epoll = None
+
+    def _drain(self) -> None:
+        """Read what can be read. With many sockets, go on as long as more comes, with short pauses."""
+        until = time.monotonic() + _HOLD_S
+        while self._epoll is not None:
+            ready = self._epoll.poll(0)
+            for fd, _ in ready:
+                if (callback := self._callbacks.get(fd)) is not None:  # else closed by one before it
+                    callback()
+            if not ready or len(self._callbacks) < _MANY or time.monotonic() > until:
+                return
+            time.sleep(_GATHER_S)
+
+
+_POLLS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Poll] = weakref.WeakKeyDictionary()
+
+
 def ask_for_stamps(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what arrives on `sock`; False where it cannot."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -214,6 +282,7 @@ def ask_for_stamps(sock: socket.socket) -> bool:
 
 
 def stamp(ancillary: list[tuple[int, int, bytes]]) -> int | None:
+    """Return the kernel's stamp (CLOCK_REALTIME, ns) among what `recvmsg` gave, if there is one."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
