@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import struct
 import zipfile
 
 import pytest
@@ -108,6 +109,28 @@ def test_no_fat_binary_is_lost_between_two_reads(build, put, size):
     for path in (put("x.so", so), put("x.whl", build.wheel({"x.so": so}))):
         (library,) = scan([path]).libraries
         assert [code.name for code, _ in library.codes] == ["sm_80", "sm_90"]
+
+
+def test_a_large_library_in_a_packed_layer_is_read_too(look, build, put):
+    so = build.so(raw={".nv_fatbin": build.fatbin("sm_80 sm_90a", bytes(9 << 20))})
+    layer = gzip.compress(build.tar({"x.so": so}), 1)
+    found = look(put("x.tar", build.tar(build.oci(layer))))
+    assert (found.libraries, found.problems) == ({"x.so": "sm_80 sm_90a"}, [])
+
+
+def test_a_wheel_may_use_the_zip_format_for_more_than_four_gigabytes(look, build, put):
+    """Its sizes and places stand in 64-bit fields then, and the old ones are full of ones."""
+    so, name, full = build.so("sm_90a"), b"x.so", 0xFFFFFFFF
+    local = struct.pack("<4sHHHHHIIIHH", b"PK\x03\x04", 45, 0, 0, 0, 0, 0, full, full, 4, 20) + name
+    local += struct.pack("<HHQQ", 1, 16, len(so), len(so)) + so
+    extra = struct.pack("<HHHHHQQQ", 9, 2, 0, 1, 24, len(so), len(so), 0)
+    central = struct.pack("<4sHHHHHHIII", b"PK\x01\x02", 45, 45, 0, 0, 0, 0, 0, full, full)
+    central += struct.pack("<HHHHHII", 4, len(extra), 0, 0, 0, 0, full) + name + extra
+    end64 = struct.pack("<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, len(central), len(local))
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, len(local) + len(central), 1)
+    end = struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, full, full, 0)
+    found = look(put("x.whl", local + central + end64 + locator + end))
+    assert (found.libraries, found.problems) == ({"x.so": "sm_90a"}, [])
 
 
 # -- AMD -----------------------------------------------------------------------------------------

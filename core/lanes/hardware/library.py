@@ -63,7 +63,7 @@ class Problem:
             reason=f"{self.member or self.file} cannot be read: {self.reason}",
             source=self.file,
             evidence=Evidence.PROBED,
-            next_step="Fetch the file again, or scan another copy of it.",
+            next_step="Mend what the reason names, or scan another copy of the file.",
         )
 
     def as_dict(self) -> dict[str, Any]:
