@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from lanes.bench.sse import Event, SseParser
+from lanes.bench.sse import Event, SseParser, Stray
 
 TEXT = (
     b"\xef\xbb\xbf: hello\n\n"
@@ -16,9 +16,10 @@ TEXT = (
     b"event: without data\n\n"
     b"data: [DONE]\n\n"
 )
-EVENTS = [
+EVENTS: list[Event | Stray] = [
     Event("message", '{"a": 1}'),
     Event("error", "first\nsecond"),
+    Stray("unknown"),
     Event("message", "no space"),
     Event("message", "é€"),
     Event("message", ""),
@@ -26,7 +27,7 @@ EVENTS = [
 ]
 
 
-def read(pieces: list[bytes]) -> list[Event]:
+def read(pieces: list[bytes]) -> list[Event | Stray]:
     parser = SseParser()
     events = [event for piece in pieces for event in parser.feed(piece)]
     last = parser.finish()
@@ -53,6 +54,7 @@ def test_a_line_may_be_as_long_as_it_likes_and_is_scanned_once() -> None:
     for _ in range(2000):
         assert parser.feed(b"data: " if _ == 0 else b"x" * 4096) == []
     (event,) = parser.feed(b"\n\n")
+    assert isinstance(event, Event)
     assert len(event.data) == 1999 * 4096
 
 

@@ -8,10 +8,29 @@ from typing import Any
 
 from attrs import frozen
 
-from lanes.bench.sse import Event
+from lanes.bench.sse import Event, Stray
 
 TOKEN_KINDS = frozenset({"content", "reasoning", "tool"})
 """Kinds of delta that carry tokens. A role-only, empty, finish or usage delta carries none."""
+
+_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+_CONTENT = ("content", "refusal")
+_NO_TOKENS = {
+    "role",
+    "name",
+    "id",
+    "type",
+    "object",
+    "model",
+    "status",
+    "channel",
+    "recipient",
+    "obfuscation",
+}
+"""Text in a delta that is no part of the answer."""
+_MOST = 2**53
+"""Larger numbers are no counts, and floats do not hold them."""
+_QUOTED = 60
 
 
 @frozen(kw_only=True)
@@ -22,16 +41,18 @@ class Usage:
     completion_tokens: int | None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    total_tokens: int | None = None
 
 
 @frozen(kw_only=True)
 class Delta:
     """One event, understood.
 
-    `kind` is `role` (role only), `empty`, `content`, `reasoning`, `tool`, `finish`, `usage`, `done`
-    or `error`; an event that is several of them has the kind that comes first in: error, tokens,
-    finish, usage. `cumulative` is the completion tokens so far, from usage or timings on this
-    event; `tokens` those in this delta, from `token_source` (`token_ids` or `logprobs`).
+    `kind` is `role` (role only), `empty`, `content`, `reasoning`, `tool`, `finish`, `usage`, `done`,
+    `error` or `unknown`; an event that is several of them has the kind that comes first in: error,
+    tokens, finish, usage. `cumulative` is the completion tokens so far, from usage or timings on this
+    event; `tokens` those in this delta, from `token_source` (`token_ids` or `logprobs`). An `unknown`
+    one may have carried tokens, in a form that nobody here knows: `odd` says which.
     """
 
     kind: str
@@ -43,35 +64,53 @@ class Delta:
     finish_reason: str | None = None
     error: str | None = None
     timings: Mapping[str, float] | None = None
+    odd: str | None = None
 
 
-def read_delta(event: Event) -> Delta:
-    """Return what `event` holds. Raises ValueError when its data is not a JSON object."""
-    if event.data.strip() == "[DONE]":
-        return Delta(kind="done")
+def read_delta(event: Event | Stray) -> Delta:
+    """Return what `event` holds. Raises ValueError when it is no event of a chat stream."""
     try:
-        chunk = json.loads(event.data)
-    except (ValueError, RecursionError):
+        return _stray(event.line) if isinstance(event, Stray) else _read(event)
+    except RecursionError:
+        raise ValueError("the stream held JSON that is nested too deeply") from None
+
+
+def _read(event: Event) -> Delta:
+    data = event.data
+    if data.strip() == "[DONE]":
+        return Delta(kind="done")
+    if event.type == "ping" or (not data and event.type != "error"):
+        return Delta(kind="empty")
+    try:
+        chunk = json.loads(data)
+    except ValueError:
         chunk = None
         if event.type != "error":
             raise ValueError("the stream held data that is not JSON") from None
-    if event.type == "error" or (isinstance(chunk, dict) and chunk.get("error")):
-        return Delta(kind="error", error=error_message(chunk) or event.data)
+    if event.type == "error":
+        return Delta(kind="error", error=error_message(chunk) or data)
     if not isinstance(chunk, dict):
         raise ValueError("the stream held JSON that is not an object")
-    choice = _first(chunk.get("choices"))
+    if (error := _error(chunk)) is not None:
+        return Delta(kind="error", error=error or data)
+    choices = chunk.get("choices")
+    choice = _first(choices)
     usage = read_usage(chunk.get("usage"))
     timings = _numbers(chunk.get("timings"))
-    kind, text = _content(choice.get("delta"))
-    finish = choice.get("finish_reason")
+    kind, text, odd = _content(choice.get("delta"))
+    finish = _finish(choice.get("finish_reason"))
     tokens, source = _delta_tokens(choice, chunk)
     if kind not in TOKEN_KINDS:
         if finish:
             kind = "finish"
         elif not choice and usage is not None:
             kind = "usage"
+        elif odd is None:
+            odd = _unknown(chunk, choice)
+        if odd:
+            kind = "unknown"
     cumulative = usage.completion_tokens if usage else None
-    if cumulative is None and timings and "predicted_n" in timings:
+    if cumulative is None and timings and timings.get("predicted_n", -1) >= 0:
         cumulative = int(timings["predicted_n"])
     return Delta(
         kind=kind,
@@ -80,9 +119,54 @@ def read_delta(event: Event) -> Delta:
         tokens=tokens,
         token_source=source,
         usage=usage,
-        finish_reason=finish if isinstance(finish, str) else None,
+        finish_reason=finish,
         timings=timings,
+        odd=odd,
     )
+
+
+def _stray(line: str) -> Delta:
+    """An error that was written without its `data:`. Raises ValueError for any other line."""
+    try:
+        chunk = json.loads(line)
+    except ValueError:
+        chunk = None
+    error = _error(chunk) if isinstance(chunk, dict) else None
+    if error is None:
+        raise ValueError(f"the stream held a line that is no event ({_quoted(line)})")
+    return Delta(kind="error", error=error or line)
+
+
+def _error(chunk: Mapping[str, Any]) -> str | None:
+    """The error that `chunk` is, "" when it is one without words, or None. Some servers write
+    `{"error": ...}`, others the bare `{"object": "error", "message": ...}` or `{"detail": ...}`."""
+    if chunk.get("error") not in (None, False, ""):
+        return error_message(chunk) or ""
+    if chunk.get("object") == "error" or chunk.get("type") == "error":
+        return error_message(chunk) or ""
+    return error_message(chunk) if "choices" not in chunk and "usage" not in chunk else None
+
+
+def _finish(value: Any) -> str | None:
+    """The finish reason; some servers write it as `{"type": reason}`."""
+    if isinstance(value, dict):
+        value = value.get("type", "unknown")
+    return (value if isinstance(value, str) else str(value))[:_QUOTED] if value else None
+
+
+def _unknown(chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+    """What in an event without tokens, finish or usage is of a form that nobody here knows."""
+    choices = chunk.get("choices")
+    if choice:
+        known = choice.get("delta") is None or isinstance(choice["delta"], dict)
+        return None if known and "delta" in choice else "a choice without a delta"
+    if "choices" not in chunk and not chunk.get("timings") and chunk.get("type") != "ping":
+        return "an event without choices"
+    return None if choices in (None, []) else "choices that are none"
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _QUOTED else text[: _QUOTED - 3] + "...")
 
 
 def error_message(value: Any) -> str | None:
@@ -111,26 +195,49 @@ def read_usage(value: Any) -> Usage | None:
         cached = _count(value, "prompt_cache_hit_tokens")
     reasoning = _count(value.get("completion_tokens_details"), "reasoning_tokens")
     return Usage(
-        prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached, reasoning_tokens=reasoning
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        reasoning_tokens=reasoning,
+        total_tokens=_count(value, "total_tokens"),
     )
 
 
-def _content(delta: Any) -> tuple[str, str]:
+def _content(delta: Any) -> tuple[str, str, str | None]:
+    """The kind of delta, its text, and what in it is odd."""
     if not isinstance(delta, dict):
-        return "empty", ""
-    content = _text(delta.get("content"))
-    # Some servers send the same thoughts under both names: counted once.
-    reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
+        return "empty", "", None
+    content = _named(delta, _CONTENT)
+    # Some servers send the same thoughts under several names: counted once.
+    reasoning = _named(delta, _REASONING)
     if content:
-        return "content", reasoning + content
+        return "content", reasoning + content, None
     if reasoning:
-        return "reasoning", reasoning
+        return "reasoning", reasoning, None
     calls = delta.get("tool_calls")
-    if isinstance(calls, list) and calls:
-        return "tool", "".join(map(_call_text, calls))
-    if isinstance(delta.get("function_call"), dict):
-        return "tool", _call_text({"function": delta["function_call"]})
-    return ("role", "") if delta.get("role") else ("empty", "")
+    call = "".join(map(_call_text, calls)) if isinstance(calls, list) else ""
+    call = call or _call_text({"function": delta.get("function_call")})
+    if call:
+        return "tool", call, None
+    return ("role" if delta.get("role") else "empty"), "", _odd(delta)
+
+
+def _named(delta: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    for name in names:
+        if name in delta and (text := _text(delta[name])):
+            return text
+    return ""
+
+
+def _odd(delta: Mapping[str, Any]) -> str | None:
+    """What in a delta without tokens looks like tokens all the same."""
+    for name, value in delta.items():
+        if isinstance(value, str):
+            if value and name not in _NO_TOKENS:
+                return f"text under the name {_quoted(name)}"
+        elif name in (*_CONTENT, *_REASONING) and value is not None and not isinstance(value, list | dict):
+            return f"{name} that is no text"
+    return None
 
 
 def _text(value: Any) -> str:
@@ -140,7 +247,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return "".join(map(_text, value))
     if isinstance(value, dict):
-        return _text(value.get("text")) or _text(value.get("thinking"))
+        return _text(value.get("text")) or _text(value.get("thinking")) or _text(value.get("summary"))
     return ""
 
 
@@ -168,11 +275,18 @@ def _first(choices: Any) -> Mapping[str, Any]:
 
 
 def _count(value: Any, key: str) -> int | None:
-    found = value.get(key) if isinstance(value, dict) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+    found: Any = value.get(key) if isinstance(value, dict) else None
+    whole = _is_number(found) and found >= 0 and found == int(found)
+    return int(found) if whole else None
 
 
 def _numbers(value: Any) -> dict[str, float] | None:
-    if not isinstance(value, dict):
-        return None
-    return {k: v for k, v in value.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {k: v for k, v in value.items() if _is_number(v)} if isinstance(value, dict) else None
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and -_MOST <= value <= _MOST  # neither NaN nor infinite
+    )

@@ -95,10 +95,19 @@ def request_bytes(target: Target, path: str, body: Mapping[str, Any]) -> bytes:
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content
 
 
+class NotHttp(ValueError):
+    """Bytes that are not HTTP; `body` is the part of the body that came before them."""
+
+    def __init__(self, message: str, body: bytes) -> None:
+        super().__init__(message)
+        self.body = body
+
+
 class ResponseReader:
     """Read one response: chunked, of a given length, or up to the end of the connection.
 
-    `status` is 0 until the headers are complete; header names are in lower case.
+    `status` is 0 until the headers are complete; header names are in lower case. What follows the
+    response on the connection is none of it.
     """
 
     def __init__(self) -> None:
@@ -106,22 +115,26 @@ class ResponseReader:
         self.headers: dict[str, str] = {}
         self.complete = False
         self._body: list[bytes] = []
+        self._between_chunks = False
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes and return the part of the body in them.
 
-        Raises ValueError when they are not HTTP.
+        Raises NotHttp, a ValueError, when they are not HTTP.
         """
+        reason: str | None = None
         if not self.complete:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade:
-                raise ValueError("the server asked to change the protocol") from None
+                reason = "the server asked to change the protocol"
             except httptools.HttpParserError as error:
-                raise ValueError(f"the server's answer is not HTTP ({error})") from None
+                reason = f"the server's answer is not HTTP ({error})"
         body = b"".join(self._body)
         self._body.clear()
+        if reason and not self.complete:
+            raise NotHttp(reason, body)
         return body
 
     @property
@@ -130,12 +143,26 @@ class ResponseReader:
         chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
         return bool(self.status) and not chunked and "content-length" not in self.headers
 
+    @property
+    def open_ended(self) -> bool:
+        """Whether more of the body comes, of a length that nobody told: in a new chunk where it is chunked."""
+        return self.ends_with_connection or (self._between_chunks and not self.complete)
+
     # httptools calls these.
 
+    def on_chunk_header(self) -> None:
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        self._between_chunks = True
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self.status:  # later ones are trailers
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
+        if self.complete:
+            return
         status = self._parser.get_status_code()
         if status < 200:  # interim answers come before the real one
             self.headers.clear()
@@ -143,7 +170,8 @@ class ResponseReader:
             self.status = status
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        if not self.complete:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
         if self.status:

@@ -8,14 +8,17 @@ import statistics
 from collections.abc import Callable
 
 from lanes.bench.deltas import TOKEN_KINDS, Delta, error_message, read_delta
-from lanes.bench.http import ResponseReader
+from lanes.bench.http import NotHttp, ResponseReader
 from lanes.bench.sse import SseParser
 from lanes.bench.stream import Arrival, Stream
 from lanes.bench.transport import Read
 
 _BODY_LIMIT = 65536
 _MESSAGE_LIMIT = 300
-_TEXT_LIMIT = 400
+TEXT_LIMIT = 400
+"""How much of an answer's text is kept."""
+_FIRST_TEXT_LIMIT = 65536
+"""A first delta longer than that is not kept, so that its tokens cannot be counted afterwards."""
 
 
 class Recorder:
@@ -39,30 +42,30 @@ class Recorder:
         self._text = ""
         self._lags: list[int] = []
         self._reads = 0
+        self._at_ns = 0
         self._token_deltas = 0
         self._merged_reads = 0
         self._failure: tuple[str, str] | None = None
+        self._odd: str | None = None
+        self._first_doubt_ns = self._last_doubt_ns = 0
 
     def feed(self, read: Read) -> None:
         """Take one read."""
         if self.done:
             return
         self._reads += 1
+        self._at_ns = read.at_ns
         if read.kernel:
             self._lags.append(read.read_ns - read.at_ns)
-        before = self._token_deltas
+        tokens, events = self._token_deltas, len(self._arrivals)
         try:
-            body = self._http.feed(read.data)
-            if self.streams:
-                for event in self._sse.feed(body):
-                    self._delta(read_delta(event), read.at_ns)
-                    if self.done:
-                        break
-            elif len(self._body) < _BODY_LIMIT:
-                self._body += body
-        except ValueError as error:
-            self._fail("protocol", f"{error}, {self._progress()}")
-        self._merged_reads += self._token_deltas > before + 1
+            self._take(self._http.feed(read.data), read.at_ns)
+        except NotHttp as error:
+            self._take(error.body, read.at_ns)
+            self._broken(error)
+        if self._token_deltas > tokens:
+            self._merged_reads += self._token_deltas > tokens + 1
+            self._doubt(read, tokens == 0, len(self._arrivals) - events)
         if self._http.complete:
             self.end()
 
@@ -102,6 +105,7 @@ class Recorder:
             read_lag_s=statistics.median(self._lags) / 1e9 if self._lags else None,
             merged_reads=self._merged_reads,
             clock_step_ns=clock_step_ns,
+            doubt_s=max(self._first_doubt_ns, self._last_doubt_ns) / 1e9,
             first_text=self._first_text or "",
             text=self._text,
             usage=last["usage"].usage if "usage" in last else None,
@@ -110,6 +114,7 @@ class Recorder:
             status=self._http.status or None,
             failure=kind,
             error=sentence,
+            odd=self._odd,
             server_account=last["timings"].timings if "timings" in last else None,
         )
 
@@ -120,11 +125,37 @@ class Recorder:
         plain = self._http.headers.get("content-type", "").startswith("application/json")
         return self._http.status == 200 and not plain
 
+    def _take(self, body: bytes, at_ns: int) -> None:
+        """Take a piece of the body; after a failure there is nothing to take."""
+        if not self.streams:
+            if len(self._body) < _BODY_LIMIT:
+                self._body += body
+            return
+        encoding = self._http.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            self._fail("protocol", f"the server compressed its answer ({self._bounded(encoding)}) unasked")
+            return
+        try:
+            for event in self._sse.feed(body):
+                self._delta(read_delta(event), at_ns)
+                if self.done:
+                    return
+        except ValueError as error:
+            self._broken(error)
+
+    def _doubt(self, read: Read, first: bool, events: int) -> None:
+        """Remember by how much the time of the first or (so far) the last token may be late."""
+        late_ns = max(read.read_ns - read.at_ns, 0) if read.kernel and events > 1 else 0
+        if first:
+            self._first_doubt_ns = late_ns
+        self._last_doubt_ns = late_ns
+
     def _delta(self, delta: Delta, at_ns: int) -> None:
         self._arrivals.append(
             Arrival(at_ns - self.t0_ns, delta.kind, len(delta.text), delta.cumulative, delta.tokens)
         )
         last = self._last
+        self._odd = self._odd or delta.odd
         if delta.usage is not None:
             last["usage"] = delta  # continuous usage is cumulative: the last one counts
         if delta.finish_reason is not None:
@@ -136,9 +167,10 @@ class Recorder:
         if delta.kind in TOKEN_KINDS:
             self._token_deltas += 1
             if self._first_text is None:
-                self._first_text = delta.text
-            if len(self._text) < _TEXT_LIMIT:
-                self._text = (self._text + delta.text)[:_TEXT_LIMIT]
+                whole = len(delta.text) <= _FIRST_TEXT_LIMIT
+                self._first_text = _storable(delta.text) if whole else ""
+            if len(self._text) < TEXT_LIMIT:
+                self._text += _storable(delta.text[: TEXT_LIMIT - len(self._text)])
         elif delta.kind == "done":
             self.answered = True
         elif delta.kind == "error":
@@ -148,9 +180,9 @@ class Recorder:
     def _rest(self) -> None:
         """Take an event that lacks its blank line, if it is whole: some servers forget the last one."""
         event = self._sse.finish()
-        if event is not None and self._arrivals:
+        if event is not None:
             with contextlib.suppress(ValueError):  # half an event: the stream was cut
-                self._delta(read_delta(event), self._arrivals[-1].at_ns + self.t0_ns)
+                self._delta(read_delta(event), self._at_ns)
 
     def _refused(self) -> None:
         text = bytes(self._body).decode("utf-8", "replace")
@@ -173,7 +205,12 @@ class Recorder:
         count, what = (known[-1], "token") if known else (len(seen), "delta")
         return f"after {count} {what}{'s' if count != 1 else ''}"
 
+    def _broken(self, error: ValueError) -> None:
+        self._fail("protocol", self._bounded(f"{error}, {self._progress()}"))
+
     def _bounded(self, message: str) -> str:
+        """`message` on one line of bounded length, without secrets and without control characters."""
+        message = "".join(c if c.isprintable() else " " for c in message[: 10 * _MESSAGE_LIMIT])
         message = self._redact(" ".join(message.split()))
         return message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 3] + "..."
 
@@ -181,3 +218,8 @@ class Recorder:
         self.done = True
         if self._failure is None:
             self._failure = (kind, sentence)
+
+
+def _storable(text: str) -> str:
+    """`text` without the halves of characters, which no file can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

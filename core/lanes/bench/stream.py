@@ -31,8 +31,10 @@ class Stream:
     (when this program read them), or `mixed`. `read_lag_s` is the median delay of this program's
     reads behind the kernel's stamps. `merged_reads` counts reads that held several token-bearing
     deltas, which then share one stamp. `clock_step_ns` is how far the system's clock was moved
-    during the request, 0 when it ran evenly.
+    during the request, 0 when it ran evenly. `doubt_s` is by how much the first or the last token's
+    time may be late: a read that held it and other events has the last one's stamp, and was so late.
 
+    `odd` says what in the stream may have been tokens in a form that is not known.
     `failure` is None, or the kind of failure: `connect`, `status` (HTTP), `server` (an error in
     the stream), `cut`, `stall`, `protocol`; `error` is then one sentence.
     `server_account` is the server's own account of its times, where the stream held one.
@@ -45,6 +47,7 @@ class Stream:
     read_lag_s: float | None = None
     merged_reads: int = 0
     clock_step_ns: int = 0
+    doubt_s: float = 0.0
     first_text: str = ""
     text: str = ""
     usage: Usage | None = None
@@ -53,6 +56,7 @@ class Stream:
     status: int | None = None
     failure: str | None = None
     error: str | None = None
+    odd: str | None = None
     server_account: Mapping[str, float] | None = None
 
     @property
