@@ -75,9 +75,9 @@ def test_an_engine_that_admits_one_major_alone(arch, verdict):
 
 def test_one_capability_is_not_its_major():
     assert gates.sm_only([hypothetical_node("gb10")], ("12.0",), source="s", why="w").verdict is UNRUNNABLE
-    assert (
-        gates.sm_only([hypothetical_node("gb10")], ("12.0", "12.1"), source="s", why="w").verdict is RUNNABLE
-    )
+    both = gates.sm_only([hypothetical_node("gb10")], ("12.0", "12.1", "gfx942"), source="s", why="w")
+    assert both.verdict is RUNNABLE
+    assert both.reason.startswith("it admits compute capability 12.0 and 12.1 and gfx942,")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,9 @@ def test_what_is_no_property_of_the_hardware_is_not_asked_of_hardware_one_only_p
 
 @pytest.mark.parametrize("gate", ["sm", "sm_only"])
 def test_no_gpu_is_a_no(gate):
-    assert ASK[gate]([Node(name="n", gpus=())]).verdict is UNRUNNABLE
+    finding = ASK[gate]([Node(name="n", gpus=())])
+    assert finding.verdict is UNRUNNABLE
+    assert "lanes caps" in finding.next_step
 
 
 FACTS = st.builds(

@@ -395,7 +395,11 @@ def _each_gpu(node: Node, judge: Callable[[Target], _Said]) -> _Said:
     if node.gpus is None:
         return _gpus_not_known(node)
     if not node.gpus:
-        return _Said(verdict=_UNRUNNABLE, reason="it needs a GPU, and there is none")
+        return _Said(
+            verdict=_UNRUNNABLE,
+            reason="it needs a GPU, and there is none",
+            next_step="use nodes with a GPU; `lanes caps` shows which would do",
+        )
     return _worst(_of_gpu(node, gpu, judge) for gpu in dict.fromkeys(node.gpus))
 
 
@@ -442,14 +446,17 @@ def _best(names: Sequence[str], target: Target, what: str) -> _Said:
 
 
 def _admitted(target: Target, capabilities: Sequence[str], why: str) -> _Said:
-    words = ", ".join(_capability_words(one) for one in capabilities)
+    words = _capability_words(capabilities)
     if any(one in (target.capability, target.capability.split(".")[0]) for one in capabilities):
         return _Said(verdict=_RUNNABLE, reason=f"it admits {words}, and {target.label} is one")
     return _Said(verdict=_UNRUNNABLE, reason=f"it admits {words} alone, and {target.label} is none: {why}")
 
 
-def _capability_words(one: str) -> str:
-    return one if one.startswith("gfx") else f"compute capability {one if '.' in one else one + '.x'}"
+def _capability_words(capabilities: Sequence[str]) -> str:
+    amd = [one for one in capabilities if one.startswith("gfx")]
+    nvidia = [one if "." in one else f"{one}.x" for one in capabilities if one not in amd]
+    makes = [f"compute capability {' and '.join(nvidia)}"] if nvidia else []
+    return " and ".join((*makes, *amd))
 
 
 def _code(name: str) -> Code:
