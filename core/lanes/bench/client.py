@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from lanes.bench.http import ResponseReader, Target, request_bytes
 from lanes.bench.plan import Limits
-from lanes.bench.recorder import Recorder
+from lanes.bench.shapes import QuickRecorder
 from lanes.bench.stream import Stream
 from lanes.bench.transport import ConnectError, Connection, Read
 from lanes.errors import LaneError
@@ -68,7 +68,7 @@ class Client:
                 connection = await self.open()
             except ConnectError as error:
                 return Stream(t0_ns=time.time_ns(), failure="connect", error=str(error))
-        recorder = Recorder(self._target.redact)
+        recorder = QuickRecorder(self._target.redact)
         started = time.perf_counter_ns() - time.time_ns()
         await self._exchange(connection, payload, recorder)
         step = time.time_ns() - (time.perf_counter_ns() - started)

@@ -1,0 +1,177 @@
+"""A short cut for what a stream says again and again.
+
+A server writes thousands of events that differ in a word and a count. The first one is parsed with
+care: HTTP, then the event, then its JSON. From its bytes a `Shape` is made: all of it must come
+again to the letter, but for the text between two quotes and the digits of two counts. A read
+of that shape then means the same, by the grammar of JSON, and is not parsed. Whatever differs in
+anything else goes the long way, so the short cut never decides what something means.
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from lanes.bench.deltas import TOKEN_KINDS, Delta, read_delta
+from lanes.bench.recorder import TEXT_LIMIT, Recorder
+from lanes.bench.sse import Event, SseParser
+from lanes.bench.stream import Arrival
+from lanes.bench.transport import Read
+
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
+_COUNTS = re.compile(rb'("(?:completion|total)_tokens": ?)(0|[1-9]\d{0,14})(?=\D)')
+_TEXT = rb'([^"\\\x00-\x1f\x7f]+)'
+_NUMBER = rb"(?:0|[1-9]\d{0,14})"
+_OTHER_TEXT, _OTHER_COUNT = "~another text~", 7654321
+_LESSONS, _HITS_A_LESSON = 8, 32
+"""Attempts to learn, and how many reads that were known earn another; a server whose events differ
+in more than a text is not worth more."""
+
+
+class Shape:
+    """What all reads of one stream have in common, each one event in one chunk, or without chunks."""
+
+    def __init__(self, delta: Delta, chunked: bool, before: bytes, rest: bytes) -> None:
+        self.delta = delta
+        self._chunked = chunked
+        self._before = before
+        self._starts: dict[int, bytes] = {}
+        self._rest = re.compile(_TEXT + rest)
+
+    @classmethod
+    def of(cls, data: bytes, chunked: bool) -> Shape | None:
+        """Return the shape of a read that holds exactly one token-bearing event, else None."""
+        body = _unframed(data) if chunked else data
+        delta = _only(body) if body else None
+        if not body or delta is None or delta.kind not in TOKEN_KINDS:
+            return None
+        quoted = f'"{delta.text}"'.encode()  # not found where JSON writes it otherwise
+        at = -1
+        while (at := body.find(quoted, at + 1)) >= 0:
+            before, after = body[: at + 1], body[at + len(quoted) - 1 :]
+            other = before + _OTHER_TEXT.encode() + _COUNTS.sub(rb"\g<1>%d" % _OTHER_COUNT, after)
+            if _same(_only(other), delta):
+                rest = _pattern(after) + (rb"\r\n" if chunked else b"")
+                return cls(delta, chunked, before, rest) if rest.count(b"<completion>") <= 1 else None
+        return None
+
+    def match(self, data: bytes) -> tuple[str, int | None] | None:
+        """Return the text and the completion tokens so far in a read of this shape, else None."""
+        size = len(data)
+        start = self._starts.get(size)
+        if start is None:
+            start = self._starts[size] = self._head(size) + self._before
+        found = self._rest.fullmatch(data, len(start)) if data.startswith(start) else None
+        if found is None:
+            return None
+        try:
+            text = found[1].decode()
+        except UnicodeDecodeError:
+            return None
+        return text, int(found["completion"]) if self.delta.cumulative is not None else None
+
+    def parse(self, data: bytes) -> Delta | None:
+        """Return all that a read of this shape holds."""
+        return _only((_unframed(data) if self._chunked else data) or b"")
+
+    def _head(self, size: int) -> bytes:
+        """The line before a chunk that makes up a read of `size` bytes."""
+        heads = (b"%x\r\n" % (size - digits - 4) for digits in range(1, 9)) if self._chunked else (b"",)
+        return next((h for h in heads if len(h) + int(h or b"0", 16) + 2 == size or not h), b"\x00")
+
+
+def _unframed(data: bytes) -> bytes | None:
+    """The body in a read that is one whole chunk."""
+    head = _CHUNK.match(data)
+    if head is None or len(data) != head.end() + int(head[1], 16) + 2 or not data.endswith(b"\r\n"):
+        return None
+    return data[head.end() : -2]
+
+
+def _only(body: bytes) -> Delta | None:
+    """The delta in bytes that hold one event and nothing more."""
+    parser = SseParser()
+    parser.feed(b":\n")
+    events = parser.feed(body)
+    if len(events) != 1 or not isinstance(events[0], Event) or not parser.clean:
+        return None
+    try:
+        return read_delta(events[0])
+    except ValueError:
+        return None
+
+
+def _same(other: Delta | None, delta: Delta) -> bool:
+    """Whether `other` is `delta` with `_OTHER_TEXT` and `_OTHER_COUNT`. The counts are in the usage too,
+    which is parsed where it matters."""
+    if other is None or (other.cumulative is None) != (delta.cumulative is None):
+        return False
+    cumulative = None if delta.cumulative is None else _OTHER_COUNT
+    expected = attrs.evolve(delta, text=_OTHER_TEXT, cumulative=cumulative, usage=other.usage)
+    return (other.usage is None) == (delta.usage is None) and other == expected
+
+
+def _pattern(after: bytes) -> bytes:
+    """The pattern of what follows the text."""
+    parts, at = [], 0
+    for count in _COUNTS.finditer(after):
+        completion = b"completion" in count[1]
+        parts += [re.escape(after[at : count.start()] + count[1])]
+        parts += [b"(?P<completion>" + _NUMBER + b")" if completion else _NUMBER]
+        at = count.end()
+    return b"".join([*parts, re.escape(after[at:])])
+
+
+class QuickRecorder(Recorder):
+    """A `Recorder` that knows the shape of its stream. It records the same."""
+
+    _shape: Shape | None = None
+    _clean = False
+    _lessons = _LESSONS
+    _unparsed: bytes | None = None
+
+    def feed(self, read: Read) -> None:
+        """Take one read."""
+        shape = self._shape
+        if self._clean and shape is not None and not self.done:
+            found = shape.match(read.data)
+            if found is not None:
+                self._quick(shape.delta, *found, read)
+                return
+        self._settle()
+        clean, before = self._clean, len(self._arrivals)
+        super().feed(read)
+        self._clean = self._http.open_ended and self._sse.clean and read.data.endswith(b"\n")
+        if clean and self._clean and len(self._arrivals) == before + 1 and self._lessons:
+            self._lessons -= 1
+            self._shape = Shape.of(read.data, not self._http.ends_with_connection) or self._shape
+
+    def end(self, broken: str | None = None, kind: str = "cut") -> None:
+        """Take the end of the answer."""
+        self._settle()
+        super().end(broken, kind)
+
+    def _quick(self, delta: Delta, text: str, cumulative: int | None, read: Read) -> None:
+        self._reads += 1
+        self._at_ns, self._last_doubt_ns = read.at_ns, 0
+        if read.kernel:
+            self._lags.append(read.read_ns - read.at_ns)
+        self._token_deltas += 1
+        self._unparsed = read.data
+        if self._token_deltas % _HITS_A_LESSON == 0:
+            self._lessons += 1
+        if len(self._text) < TEXT_LIMIT:
+            self._text = (self._text + text)[:TEXT_LIMIT]
+        self._arrivals.append(
+            Arrival(read.at_ns - self.t0_ns, delta.kind, len(text), cumulative, delta.tokens)
+        )
+
+    def _settle(self) -> None:
+        """Parse the last read that was not: its usage counts if no other comes."""
+        data, self._unparsed = self._unparsed, None
+        if data is None or self._shape is None or self._shape.delta.usage is None:
+            return
+        delta = self._shape.parse(data)
+        if delta is not None and delta.usage is not None:
+            self._last["usage"] = delta
