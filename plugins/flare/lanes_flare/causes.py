@@ -1,4 +1,7 @@
-"""Why FLARE failed, from the lines it logs. Its own are from the report on its package for four Sparks."""
+"""Why FLARE failed, from the lines it logs.
+
+Its own lines are those that the report saw; the others come from CUDA and the system below it.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +13,41 @@ from lanes.types import Cause, Postmortem
 
 _KNOWN = (
     known(
-        "roce-timeout",
-        r"RoCE proxy failed.*kernel timed out|two-shot op \d+ abandoned",
-        "an exchange between ranks over RoCE was abandoned because a kernel timed out, as the package for four "
-        "Sparks does on the first agent-sized prompt",
-        "starting it again does not help: measure short prompts only, take another engine, or try a later "
-        "revision of the package",
+        "roce-crash",
+        r"two-shot op \w+ abandoned",
+        "the ranks' exchange over RoCE timed out and ended FLARE; the gb10 package for four Sparks did so on the "
+        "first prompt of an agent's size",
+        "another start only helps until the next long prompt: try another revision of the package, or another engine",
     ),
     known(
         "roce-failed",
         r"RoCE proxy failed",
-        "the RoCE connection between ranks failed",
-        "check the RoCE ports of the nodes (the package uses two rails a peer), and what the line says after it",
+        "the ranks' RoCE connection broke",
+        "check the RoCE ports and the GID index of each node, and the log of the rank that ended first",
     ),
     known(
-        "tool-choice-required",
-        r"tool_choice\W{1,5}required\b.*\b500\b|\b500\b.*tool_choice\W{1,5}required\b",
-        'FLARE answers HTTP 500 to tool_choice "required"',
-        'ask with tool_choice "auto", or leave those scenarios out',
+        "tool-choice",
+        r"\b500\b.*tool_choice.{1,9}required|tool_choice.{1,9}required.*\b500\b",
+        'FLARE answers a request with tool_choice "required" with HTTP 500',
+        'ask with tool_choice "auto"; FLARE itself goes on serving',
+    ),
+    known(
+        "out-of-gpu-memory",
+        r"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|NV_ERR_NO_MEMORY",
+        "the GPU's memory did not suffice",
+        "stop what else uses memory on that node, or spread the model over more nodes",
     ),
     known(
         "no-gpu-code",
         r"no kernel image is available for execution on the device|CUDA_ERROR_NO_BINARY_FOR_GPU",
-        "this package has no code for the GPU",
-        "fetch the revision for this GPU: gb10 for DGX Spark, gb202 for RTX 5090 and RTX PRO 6000",
+        "this package of FLARE has no code for the GPU",
+        "take the package for this GPU: there is one for gb10 and one for gb202",
     ),
     known(
         "driver-too-old",
         r"provided PTX was compiled with an unsupported toolchain|CUDA driver version is insufficient",
-        "the GPU's driver is older than the CUDA that this package was built with",
+        "the GPU's driver is older than the CUDA that this FLARE was built with",
         "update the driver",
-    ),
-    known(
-        "out-of-gpu-memory",
-        r"CUDA(?: error:)? out of memory|CUDA_ERROR_OUT_OF_MEMORY|NV_ERR_NO_MEMORY",
-        "the GPU's memory did not suffice",
-        "stop what else uses memory on that node and drop the page cache, which is GPU memory on a DGX Spark",
     ),
     known(
         "gpu-busy",
@@ -63,18 +65,18 @@ _KNOWN = (
     known(
         "port-in-use",
         r"address already in use",
-        "FLARE could not listen on a port: another process has it",
-        "stop that process, or let the command hold {port}, for which lanes looks for a free one",
+        "FLARE could not listen on its port: another process has it",
+        "stop that process, or let command pass {port}, for which lanes looks for a free one",
         transient=True,
     ),
     known(
         "peer-failed",
         r"tensor-parallel peer failed",
-        "another rank failed, and this one ended with it",
-        "look at the log of the rank that failed first",
+        "a rank ended because another had failed",
+        "look at the log of the rank that ended first",
         echo=True,
     ),
-)
+)  # fmt: skip
 
 
 def diagnose(postmortem: Postmortem) -> Sequence[Cause]:

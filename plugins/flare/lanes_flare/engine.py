@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import lanes
-from lanes.errors import UsageError
 from lanes.types import (
     CanaryRung,
     Cause,
@@ -19,6 +18,7 @@ from lanes.types import (
     Node,
     Placement,
     Postmortem,
+    Rung,
     Staged,
     StageItem,
     StopPlan,
@@ -32,9 +32,9 @@ LANES_CONTRACT = 1
 
 @lanes.hookimpl
 def lanes_engine() -> EngineInfo:
-    """Which version a package holds cannot be told from outside."""
+    """Its version is not known: the package that a recipe's command starts has it."""
     return EngineInfo(
-        summary="FLARE: NVIDIA's inference engine in Rust for GB10 and GB202, by the command that you give it",
+        summary="FLARE: NVIDIA's engine in Rust for compute capability 12.x, started by a recipe's own command",
         recipes="lanes_flare.recipes",
         default_recipes={4: ("dsv41-flash-1017-4x-flare",)},
     )
@@ -52,12 +52,7 @@ def lanes_check(lane: Lane, nodes: Sequence[Node]) -> Sequence[Finding]:
 
 @lanes.hookimpl
 def lanes_stage(lane: Lane) -> Sequence[StageItem]:
-    """The image, where there is one. A lane whose command nobody has said ends here, with no guess."""
-    if missing := processes.options_of(lane).missing:
-        raise UsageError(
-            f"{lane.name} cannot be started: the recipe does not set {' and '.join(missing)}",
-            "set it under [options], from your package's documentation",
-        )
+    """The image; core adds what the recipe copies, and its scripts."""
     image = lane.recipe.image if lane.recipe else None
     return (Image(name="image", reference=image),) if image else ()
 
@@ -70,9 +65,10 @@ def lanes_launch(lane: Lane, placement: Placement, staged: Staged) -> Launch:
 
 @lanes.hookimpl
 def lanes_healthcheck(lane: Lane) -> Ladder:
-    """What it logs while it loads is not known, so silence means nothing."""
-    path = processes.options_of(lane).health_path
-    healthy = (HttpRung(name="healthy", path=path),) if path else ()
+    """The recipe's health path, and a first answer. How long FLARE loads a large model is not known; a
+    recipe's patience_s says it better than this deadline."""
+    path = processes.options_of(lane).health
+    healthy: tuple[Rung, ...] = (HttpRung(name="healthy", path=path),) if path else ()
     return Ladder(rungs=(*healthy, CanaryRung()), deadline_s=1800.0)
 
 
@@ -83,7 +79,7 @@ def lanes_diagnose(lane: Lane, postmortem: Postmortem) -> Sequence[Cause]:
 
 @lanes.hookimpl
 def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:
-    """Rank 0 first, so that no request is under way when the others leave it."""
+    """The head first, so that no request is under way when the others leave."""
     return StopPlan(
         order=tuple(sorted(process.rank for process in launch.processes)), signal="SIGTERM", patience_s=30.0
     )

@@ -1,17 +1,27 @@
-"""The processes of a lane, one on each node, from the recipe's command."""
+"""The processes of a lane, one on each node, by the command that the recipe gives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from lanes.errors import UsageError
-from lanes.types import Container, Endpoint, Lane, Launch, Placement, Process, Recipe, Seat
+from lanes.types import (
+    Container,
+    Dialect,
+    Endpoint,
+    Lane,
+    Launch,
+    Placement,
+    Process,
+    Recipe,
+    Seat,
+)
 
 from lanes_flare import template
 from lanes_flare.options import FlareOptions
 
-UNKNOWN_COMMAND = ("<the option command>",)
-"""What stands in a launch for the command that nobody has said; staging refuses before it is used."""
+UNPUBLISHED = "FLARE's flags, ports and health paths are published nowhere"
+
+DIALECT = Dialect(name="flare")
+"""OpenAI's API is all that is known of FLARE's server."""
 
 
 def options_of(lane: Lane) -> FlareOptions:
@@ -20,63 +30,50 @@ def options_of(lane: Lane) -> FlareOptions:
 
 
 def launch(lane: Lane, placement: Placement, image: str | None) -> Launch:
-    """A process for each rank; rank 0 answers. In which order they start is not known to matter."""
+    """The ranks as the recipe's command starts them. Raises `UsageError` where it does not say how."""
+    options, recipe = options_of(lane), lane.recipe
+    # Without a health path a first answer is still proof; without command and port nothing can be started.
+    lacking = [(name, what) for name, what in options.missing() if name != "health"]
+    if recipe is None or lacking:
+        name, what = lacking[0] if lacking else ("a recipe", "")
+        raise UsageError(
+            f"{lane.name} does not say how FLARE is started: {name} is missing, and {UNPUBLISHED}",
+            f"set {name} under [options]: {what}" if what else "name one with --recipe",
+        )
     everywhere = placement.http_host in ("0.0.0.0", "::")
     host = placement.head.address if everywhere else placement.http_host
+    port = placement.http_port if options.port is None else str(options.port)
     return Launch(
-        processes=tuple(_process(lane, placement, seat, image) for seat in placement.seats),
-        endpoint=Endpoint(
-            url=f"http://{host}:{_port(lane, placement)}",
-            model=lane.recipe.model.name if lane.recipe else lane.name,
-        ),
+        processes=tuple(_process(recipe, options, placement, seat, port, image) for seat in placement.seats),
+        endpoint=Endpoint(url=f"http://{host}:{port}", model=recipe.model.name, dialect=DIALECT),
     )
 
 
-def _port(lane: Lane, placement: Placement) -> str:
-    port = options_of(lane).port
-    return placement.http_port if port is None else str(port)
-
-
-def _process(lane: Lane, placement: Placement, seat: Seat, image: str | None) -> Process:
-    options, recipe = options_of(lane), lane.recipe
-    values = _values(lane, placement, seat)
-    words = (*options.command, *options.rank_env.values())
-    for name in sorted(template.names(words) - values.keys()):
-        raise UsageError(
-            f"the lane's command asks for {{{name}}}, which is not known for {seat.node.name}",
-            "set model.path or model.repo in the recipe"
-            if name == "model"
-            else "say it in the cluster's file",
-        )
-    ranks_own = {key: template.fill(value, values) for key, value in options.rank_env.items()}
-    return Process(
-        rank=seat.rank,
-        argv=tuple(template.fill(word, values) for word in options.command or UNKNOWN_COMMAND),
-        env={**ranks_own, **(recipe.env if recipe else {})},
-        container=_container(recipe, image, len(placement.seats)) if recipe and image else None,
-    )
-
-
-def _values(lane: Lane, placement: Placement, seat: Seat) -> Mapping[str, str]:
-    """What the placeholders stand for on this rank; what is not known is left out."""
-    model = lane.recipe.model if lane.recipe else None
+def _process(
+    recipe: Recipe, options: FlareOptions, placement: Placement, seat: Seat, port: str, image: str | None
+) -> Process:
+    model = recipe.model
     values = {
+        "model": model.path or model.repo or model.name,
+        "name": model.name,
         "host": placement.http_host,
-        "port": _port(lane, placement),
-        "head": placement.head.address,
-        "rendezvous_port": placement.rendezvous_port,
+        "port": port,
         "rank": str(seat.rank),
         "nnodes": str(len(placement.seats)),
         "address": seat.address,
-        "interface": seat.interface,
-        "model": (model.path or model.repo) if model else None,
-        "name": model.name if model else lane.name,
+        "head": placement.head.address,
+        "rendezvous_port": placement.rendezvous_port,
     }
-    return {name: value for name, value in values.items() if value is not None}
+    return Process(
+        rank=seat.rank,
+        argv=template.fill(options.command, values),
+        env=dict(recipe.env),
+        container=_container(recipe, image, len(placement.seats)) if image else None,
+    )
 
 
 def _container(recipe: Recipe, image: str, ranks: int) -> Container:
-    """What RDMA between containers needs: the host's network, its devices and locked memory."""
+    """What RDMA between hosts needs; of FLARE's own wishes nothing is known."""
     return Container(
         image=image,
         mounts=recipe.mounts,

@@ -1,45 +1,54 @@
-"""The words of a command with placeholders such as `{port}`, which only a launch can fill."""
+"""A command as a recipe gives it: words with placeholders that each rank fills in.
+
+    ("serve", "--listen", "{host}:{port}")
+
+Nothing but these names stands between braces; a brace that is meant is doubled.
+"""
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Mapping
+import string
+from collections.abc import Iterable, Iterator, Mapping
 
 PLACEHOLDERS = {
-    "host": "the address to listen on",
-    "port": "the port to listen on: the option port, or else a free one",
-    "head": "the address of rank 0, as the other ranks reach it",
-    "rendezvous_port": "a free port of rank 0, where the ranks may meet",
-    "rank": "this process's number, from 0",
-    "nnodes": "how many nodes there are, with a process on each",
-    "address": "this node's own address, as the other ranks reach it",
-    "interface": "this node's network interface towards the other ranks",
-    "model": "the recipe's model.path, or else its model.repo",
+    "model": "model.path or model.repo",
     "name": "the name under which clients ask for the model",
+    "host": "the address to listen on",
+    "port": "the port to listen on",
+    "rank": "the rank, 0 for the head",
+    "nnodes": "how many nodes there are",
+    "address": "the rank's own address",
+    "head": "the head's address",
+    "rendezvous_port": "a free port of the head's, where the ranks meet",
 }
-"""What a word may ask for."""
-
-# Braces with a space, a quote or a comma inside are JSON, and stay as they are.
-_PLACEHOLDER = re.compile(r"""\{([^{}\s"',]+)\}""")
 
 
 def names(words: Iterable[str]) -> frozenset[str]:
-    """The placeholders that occur in words, known or not."""
-    return frozenset(name for word in words for name in _PLACEHOLDER.findall(word))
+    """The placeholders that these words hold."""
+    return frozenset(name for word in words for name, _ in _fields(word))
 
 
-def unknown(words: Iterable[str]) -> str | None:
-    """What is wrong with the first placeholder that there is not, in a sentence."""
-    for name in sorted(names(words) - PLACEHOLDERS.keys()):
-        near = difflib.get_close_matches(name.lower(), PLACEHOLDERS, n=1)
-        there_are = f"there are {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}"
-        return f"there is no placeholder {{{name}}}; " + (
-            f"did you mean {{{near[0]}}}?" if near else there_are
-        )
+def problem(word: str) -> str | None:
+    """What is wrong with a word, as a clause, or None."""
+    try:
+        fields = list(_fields(word))
+    except ValueError:
+        return f"has a brace without its other half in {word!r}; a brace that is meant is doubled"
+    for name, dressed in fields:
+        if name not in PLACEHOLDERS:
+            known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
+            return f"has no placeholder {{{name}}}; there are {known}"
+        if dressed:
+            return f"takes {{{name}}} as it is, without a conversion or a format"
     return None
 
 
-def fill(word: str, values: Mapping[str, str]) -> str:
-    """The word with every placeholder replaced; KeyError names one that has no value."""
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], word)
+def fill(words: Iterable[str], values: Mapping[str, str]) -> tuple[str, ...]:
+    """The words with their placeholders filled in."""
+    return tuple(word.format_map(values) for word in words)
+
+
+def _fields(word: str) -> Iterator[tuple[str, bool]]:
+    for _, name, form, conversion in string.Formatter().parse(word):
+        if name is not None:
+            yield name, bool(form or conversion)
