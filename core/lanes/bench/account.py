@@ -6,6 +6,8 @@ The one form known so far is the `timings` block in a stream's last chunk: `prom
 
 from __future__ import annotations
 
+import math
+
 from lanes.bench.stream import Stream
 
 
@@ -27,4 +29,4 @@ def server_figures(stream: Stream) -> dict[str, float]:
         figures["prefill_tps"] = account["prompt_n"] / account["prompt_ms"] * 1e3
     if account.get("predicted_ms", 0) > 0 and account.get("predicted_n", 0) > 1:
         figures["decode_tps"] = (account["predicted_n"] - 1) / account["predicted_ms"] * 1e3
-    return figures
+    return {name: value for name, value in figures.items() if 0 < value < math.inf}

@@ -76,19 +76,32 @@ def prefill_tps(stream: Stream) -> float | None:
     A server that does not tell its cached tokens is taken to have had none, which holds for a cold
     prompt only. The network's round trip is inside; it is shown beside, never subtracted.
     """
-    ttft = ttft_s(stream)
-    if not ttft or ttft <= 0 or stream.prompt_tokens is None:
+    ttft, prompt, cached = ttft_s(stream), stream.prompt_tokens, stream.cached_tokens or 0
+    if not ttft or ttft <= 0 or prompt is None or cached > prompt:
         return None
-    return (stream.prompt_tokens - (stream.cached_tokens or 0)) / ttft
+    return (prompt - cached) / ttft
 
 
 def decode_tps(stream: Stream, k1: FirstDelta | None) -> float | None:
-    """(N - k1) / (t_last - t_first)"""
-    deltas, tokens = stream.token_arrivals, stream.completion_tokens
+    """(N - k1) / (t_last - t_first)
+
+    N is the running usage at t_last where the stream tells it, for tokens without text may come
+    after t_last (the end of the answer is one).
+    """
+    deltas, tokens = stream.token_arrivals, _tokens_at_last(stream, k1)
     if len(deltas) < 2 or tokens is None or k1 is None:
         return None
     span_ns = deltas[-1].at_ns - deltas[0].at_ns
     return (tokens - k1.tokens) / span_ns * 1e9 if span_ns > 0 and tokens > k1.tokens else None
+
+
+def _tokens_at_last(stream: Stream, k1: FirstDelta | None) -> int | None:
+    running, tokens = [a.cumulative for a in stream.token_arrivals], stream.completion_tokens
+    if k1 is None or k1.source != "usage" or tokens is None or None in running:
+        return tokens
+    counts = [n for n in running if n is not None]
+    grows = counts == sorted(counts) and counts[0] < counts[-1] <= tokens
+    return counts[-1] if grows else tokens
 
 
 def e2e_s(stream: Stream) -> float | None:

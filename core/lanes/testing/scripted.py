@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from lanes.testing.scripts import TEMPLATE_TOKENS, Answer, Script, count_tokens, events
+from lanes.testing.scripts import Answer, Script, count_tokens, events
 
 __all__ = ["Answer", "Script", "ScriptedServer", "count_tokens"]
 
@@ -39,6 +39,8 @@ class ScriptedServer:
     """Serve on a free port of the loopback, from `start` to `stop` or within a `with` block.
 
     `script` is a `Script`, or a function of the request's number (from 0) and body that gives one.
+    `slots` requests are worked on at a time, the others wait in line; nobody is answered before
+    `together` requests for more than one token have come.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class ScriptedServer:
         load_s: float = 0.0,
         die_after: int | None = None,
         tls: ssl.SSLContext | None = None,
+        slots: int | None = None,
+        together: int = 1,
     ) -> None:
         self.script = script
         self.models, self.owned_by = models, owned_by
@@ -62,6 +66,9 @@ class ScriptedServer:
         self.prompts: list[str] = []
         self.stopping = threading.Event()
         self.lock = threading.Lock()
+        self.slots = threading.Semaphore(slots) if slots else contextlib.nullcontext()
+        self.together = threading.Barrier(together)
+        self.queues = slots is not None or together > 1
         self._server = _Server(self, port, tls)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
@@ -76,6 +83,7 @@ class ScriptedServer:
     def stop(self) -> None:
         """Stop listening and cut all connections, as a process does that dies."""
         self.stopping.set()
+        self.together.abort()
         self._server.shutdown()
         self._server.server_close()
         self._server.cut_all()
@@ -185,22 +193,29 @@ class _Handler(BaseHTTPRequestHandler):
     def _chat(self, body: dict[str, Any], got_ns: int) -> None:
         owner = self.server.owner
         prompt = "".join(m["content"] for m in body["messages"])
-        answer = Answer(body, count_tokens(prompt) + TEMPLATE_TOKENS, got_ns)
+        answer = Answer(body, count_tokens(prompt), got_ns)
         with owner.lock:
             number = len(owner.answers)
             owner.answers.append(answer)
         if owner.die_after is not None and number >= owner.die_after:
             os._exit(9)
         script = owner.script if isinstance(owner.script, Script) else owner.script(number, body)
+        answer.prompt_tokens += script.template
         refused = [name for name in script.refuses if name in body]
         if refused:
             self._json(400, {"error": {"message": f"Unrecognized request argument: {refused[0]}"}})
         elif script.status != 200:
             self._json(script.status, {"error": {"message": script.message}})
         else:
-            self._stream(script, answer, owner.cached(prompt, script))
+            if body.get("max_tokens", 16) > 1:
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    owner.together.wait()
+            with owner.slots:
+                # What waited for others is worked on from now; else the request's arrival counts.
+                start_s = time.time() if owner.queues else got_ns / 1e9
+                self._stream(script, answer, owner.cached(prompt, script), start_s)
 
-    def _stream(self, script: Script, answer: Answer, cached: int | None) -> None:
+    def _stream(self, script: Script, answer: Answer, cached: int | None, start_s: float) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         if script.chunked:
@@ -210,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = not script.chunked
         self.end_headers()
         for due_s, tokens, data in events(script, answer, cached):
-            wait_s = answer.got_ns / 1e9 + due_s - time.time()
+            wait_s = start_s + due_s - time.time()
             if wait_s > 0 and self.server.owner.stopping.wait(wait_s):
                 return
             if data is None:

@@ -29,10 +29,24 @@ class Script:
     first_delta: int | None = None
     """Tokens of the first delta, where it differs from the others."""
     role: Literal["early", "late", "none"] = "early"
+    word: str = "lane "
+    """The text of a token."""
+    prefill_tps: float | None = None
+    """The first delta is due so much later as the tokens that are not cached take at this rate."""
+    early: tuple[str, ...] = ()
+    """Data of events that are sent at once."""
+    between: str | None = None
+    """Data of an event that is sent right after each delta."""
     reasoning: int = 0
     """So many of the first tokens are reasoning."""
+    hidden: int = 0
+    """So many tokens of reasoning come before the first delta, take their time, and are not streamed."""
+    hidden_told: bool = False
+    """The usage tells how many those were."""
     tool_call: bool = False
     usage: Literal["last", "every", "none"] = "last"
+    total: bool = True
+    """The usage has a sum."""
     cached: int | None = 0
     """Cached tokens in the usage; None is not told."""
     prefix_cache: bool = False
@@ -55,6 +69,8 @@ class Script:
     cut_after: int | None = None
     error_after: int | None = None
     error_event: bool = False
+    error_form: Literal["error", "object", "line"] = "error"
+    """`{"error": ...}`, the bare `{"object": "error", ...}`, or the first without `data:`."""
     garbage_after: int | None = None
     stall_after: int | None = None
     status: int = 200
@@ -63,6 +79,8 @@ class Script:
     """Top-level fields that are answered with HTTP 400."""
     usage_lies: int = 0
     """Added to the completion tokens of the usage."""
+    template: int = TEMPLATE_TOKENS
+    """What the chat template adds to a prompt."""
 
 
 @define
@@ -93,7 +111,11 @@ def events(script: Script, answer: Answer, cached: int | None) -> Iterator[tuple
         yield 0.0, 0, f": ping{script.line_end}{script.line_end}"
     if script.role == "early":
         yield 0.0, 0, write.chunk({"role": "assistant", "content": ""}, 0)
-    due_s, sent, last = script.ttft_s, 0, ""
+    for data in script.early:
+        yield 0.0, 0, write.event(data)
+    due_s, sent, last = script.ttft_s + script.hidden * script.gap_s, 0, ""
+    if script.prefill_tps:
+        due_s += (answer.prompt_tokens - (cached or 0)) / script.prefill_tps
     if script.role == "late":
         yield due_s, 0, write.chunk({"role": "assistant", "content": None}, 0)
     while sent < stop:
@@ -101,7 +123,7 @@ def events(script: Script, answer: Answer, cached: int | None) -> Iterator[tuple
         size = min(size, stop - sent)
         if sent:
             due_s += script.gap_s
-        last = write.delta(sent, size)
+        last = write.delta(sent, size) + (write.event(script.between) if script.between else "")
         sent += size
         if sent < stop or not script.tail_at_once:
             yield due_s, size, last
@@ -112,8 +134,7 @@ def events(script: Script, answer: Answer, cached: int | None) -> Iterator[tuple
     elif habit == "garbage":
         yield due_s, 0, write.event('{"choices": [{"del')
     elif habit == "error":
-        error = json.dumps({"error": {"message": script.message, "code": 500}})
-        yield due_s, 0, write.event(error, "error" if script.error_event else None)
+        yield due_s, 0, write.error()
     else:
         tail = write.tail(sent)
         if script.tail_at_once:
@@ -140,6 +161,14 @@ class _Writer:
         ping = f": keep-alive{end}" if self._script.comments else ""
         return f"{ping}{head}data: {data}{end}{end}"
 
+    def error(self) -> str:
+        script = self._script
+        error: dict[str, Any] = {"message": script.message, "code": 500}
+        value = {"object": "error", **error} if script.error_form == "object" else {"error": error}
+        if script.error_form == "line":
+            return json.dumps(value) + script.line_end * 2
+        return self.event(json.dumps(value), "error" if script.error_event else None)
+
     def chunk(self, delta: dict[str, Any], sent: int, finish: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **more}
         value: dict[str, Any] = {**self._head, "choices": [choice]}
@@ -148,12 +177,12 @@ class _Writer:
         return self.event(json.dumps(value))
 
     def delta(self, sent: int, size: int) -> str:
-        text = "lane " * size
+        text = self._script.word * size
         more: dict[str, Any] = {}
         if self._script.token_ids:
             more["token_ids"] = list(range(size))
         if self._script.logprobs:
-            more["logprobs"] = {"content": [{"token": "lane ", "logprob": -0.1}] * size}
+            more["logprobs"] = {"content": [{"token": self._script.word, "logprob": -0.1}] * size}
         if sent < self._script.reasoning:
             # Both names at once, as some servers do.
             delta: dict[str, Any] = {"reasoning_content": text, "reasoning": text}
@@ -178,15 +207,19 @@ class _Writer:
         return "".join(parts)
 
     def _usage(self, sent: int) -> dict[str, Any]:
-        details = None if self._cached is None else {"cached_tokens": self._cached}
-        completion = sent + self._script.usage_lies
+        script = self._script
+        completion = sent + script.hidden + script.usage_lies
         prompt = self._answer.prompt_tokens
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": details,
+            "prompt_tokens_details": None if self._cached is None else {"cached_tokens": self._cached},
         }
+        if script.total:
+            usage["total_tokens"] = prompt + completion
+        if script.hidden_told:
+            usage["completion_tokens_details"] = {"reasoning_tokens": script.hidden}
+        return usage
 
     def _timings(self, sent: int) -> dict[str, float]:
         times = [ns for ns, _ in self._answer.sent]
