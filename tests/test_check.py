@@ -266,7 +266,7 @@ def test_a_machine_is_asked_over_ssh(offline, ssh_host, wait_for):
 def test_a_machine_that_cannot_be_reached_is_one_sentence(offline, ssh_host):
     ran = offline("check", offline.recipe, "--node", "no-such-host.invalid")
     assert ran.code == 1
-    assert "no-such-host.invalid cannot be asked" in ran.err
+    assert "on no-such-host.invalid failed: " in ran.err
     assert "`ssh no-such-host.invalid` must work without a password" in ran.err
 
 
@@ -281,10 +281,18 @@ def test_json_is_all_that_is_on_stdout(offline):
         json.loads(offline(*argv).out)
 
 
-def test_a_lane_in_containers_is_refused_before_anything_is_fetched(offline, tmp_path):
+def test_a_lane_in_containers_needs_docker_and_says_so_before_anything_is_fetched(offline, tmp_path):
     recipe = tmp_path / "image.toml"
     recipe.write_text('image = "some/image:1"\n' + RECIPE.format(nodes=1))
+    offline.env["PATH"] = str(tmp_path)
     ran = offline("check", str(recipe))
-    assert "executor: unrunnable" in ran.said
-    assert "lanes bench --url" in ran.said
+    assert "executor: unrunnable (probed): the recipe names an image, and there is no Docker on" in ran.said
     assert "executor" not in offline("check", str(recipe), "--arch", "b200").said
+
+
+def test_what_cannot_be_staged_yet_is_said_before_anything_is_fetched(offline, tmp_path):
+    recipe = tmp_path / "copy.toml"
+    recipe.write_text(
+        RECIPE.format(nodes=1) + '[[staging]]\nname = "rows"\nsource = "/nas"\ntarget = "/data"\n'
+    )
+    assert "asks for copies or host scripts on its nodes" in offline("check", str(recipe)).said

@@ -13,11 +13,11 @@ import time
 
 import psutil
 import pytest
-from lanes import interrupts, records
+from lanes import interrupts, nodes, records
 from lanes.errors import StartError, UsageError
 from lanes.executors import keeper, process
 from lanes.owners import Owner
-from lanes.types import Node, Process, StopPlan
+from lanes.types import Process, StopPlan
 
 SLEEP = "import time; time.sleep(60)"
 PATIENT = StopPlan(patience_s=10.0)
@@ -352,7 +352,7 @@ def test_an_owner_is_the_process_and_not_its_number(bystander):
 
 
 def test_ports_are_free_and_not_the_same():
-    placement = process.place(Node(name="here"), 2)
+    placement = process.place(nodes.here(), 2)
     ports = [int(placement.http_port), int(placement.rendezvous_port)]
     assert len(set(ports)) == 2
     assert [seat.rank for seat in placement.seats] == [0, 1]
@@ -370,7 +370,7 @@ def test_a_port_that_served_a_moment_ago_may_be_had_again():
         with socket.create_connection(("127.0.0.1", port)) as client:
             server.accept()[0].close()
             client.recv(1)
-    assert process.place(Node(name="here"), 1, port).http_port == str(port)
+    assert process.place(nodes.here(), 1, port).http_port == str(port)
 
 
 def test_secrets_reach_the_engine_and_no_file_and_no_argv(lane, wait_for, monkeypatch):

@@ -57,15 +57,27 @@ def _cluster(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _executor(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Is there something that starts what the recipe asks for? Only plain processes, for now."""
-    if recipe.image is not None and not any(node.hypothetical for node in nodes):
+    """Is there a Docker engine where the recipe wants containers, and can all be done that it asks for?"""
+    real = [node for node in nodes if not node.hypothetical]
+    missing = [node.name for node in real if node.docker is None]
+    if recipe.image is not None and missing:
         yield Finding(
             question="executor",
             kind=Kind.CONFIGURATION,
             verdict=Verdict.UNRUNNABLE,
-            reason="the recipe names an image, and this version of lanes starts no containers",
+            reason=f"the recipe names an image, and there is no Docker on {', '.join(missing)}",
             source=recipe.origin or recipe.name,
-            next_step="start it as --dry-run shows and measure it with `lanes bench --url`, or leave the image out",
+            evidence=Evidence.PROBED,
+            next_step="install Docker there, or leave the image out",
+        )
+    if real and (recipe.staging or recipe.scripts):
+        yield Finding(
+            question="executor",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.UNRUNNABLE,
+            reason="the recipe asks for copies or host scripts on its nodes, which this version of lanes cannot do",
+            source=recipe.origin or recipe.name,
+            next_step="do them by hand, and take them out of the recipe",
         )
 
 

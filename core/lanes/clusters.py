@@ -13,8 +13,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from lanes import paths
+from lanes import nodes, paths
 from lanes.errors import UsageError
+from lanes.hosts import Host
 from lanes.nodes import Place
 from lanes.structure import Mistake, structure
 from lanes.types import Node, Seat
@@ -22,11 +23,13 @@ from lanes.types import Node, Seat
 
 @frozen(kw_only=True)
 class ClusterNode:
-    """One host. `ssh` is what `ssh` takes; `address` and `interface` are those of the network between
-    the nodes; `gpu` is a name that people use (`gb10`), `gpus` how many of them it has."""
+    """One host. `ssh` is what `ssh` takes (left out: this machine); `docker` is the path of its Docker
+    engine's socket, where that is not the usual one; `address` and `interface` are those of the network
+    between the nodes; `gpu` is a name that people use (`gb10`), `gpus` how many of them it has."""
 
     name: str
     ssh: str | None = None
+    docker: str | None = None
     address: str | None = None
     interface: str | None = None
     gid_index: int | None = None
@@ -97,4 +100,39 @@ def place(cluster: Cluster) -> Place:
                 gid_index=one.gid_index,
             )
         )
-    return Place(name=cluster.name, seats=tuple(found))
+    return Place(name=cluster.name, seats=tuple(found), hosts=_ways(cluster))
+
+
+def seen(cluster: Cluster) -> Place:
+    """The cluster as its nodes tell of themselves, all asked at once. Raises LaneError for the first that
+    cannot be reached, and UsageError where the file does not say how the nodes reach each other."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    ways = _ways(cluster)
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        found = list(pool.map(_asked, cluster.nodes, ways))
+    seats = []
+    for rank, (one, node) in enumerate(zip(cluster.nodes, found, strict=True)):
+        if one.address is None and len(cluster.nodes) > 1:
+            raise UsageError(
+                f"cluster {cluster.name!r}: nodes[{rank}].address is missing: the other ranks must find {one.name}",
+                "give its address on the network between the nodes",
+            )
+        seats.append(
+            Seat(
+                rank=rank,
+                node=node,
+                address=one.address or "127.0.0.1",
+                interface=one.interface,
+                gid_index=one.gid_index,
+            )
+        )
+    return Place(name=cluster.name, seats=tuple(seats), hosts=ways)
+
+
+def _asked(one: ClusterNode, way: Host) -> Node:
+    return evolve(nodes.local(), name=one.name) if way.ssh is None else nodes.asked(one.name, way)
+
+
+def _ways(cluster: Cluster) -> tuple[Host, ...]:
+    return tuple(Host(ssh=one.ssh, docker=one.docker) for one in cluster.nodes)

@@ -24,6 +24,7 @@ from lanes.types import (
     Endpoint,
     Files,
     Finding,
+    Image,
     Lane,
     Launch,
     Node,
@@ -34,6 +35,9 @@ from lanes.types import (
     StageItem,
 )
 from lanes.verdicts import Judgement
+
+_NEWS_S = 3.0
+"""How long news of a container's end may be on its way: connections break before the engine tells why."""
 
 
 @attrs.frozen(kw_only=True)
@@ -171,13 +175,23 @@ class Attempt:
             _items(self.engine, self.lane),
             paths.staged(),
             lambda name, done, total: self.progress(_bytes(name, done, total)),
+            self._image,
         )
+
+    def _image(self, image: Image) -> str:
+        from lanes.executors import images
+
+        ranks = range(_ranks(self.lane))
+        where = {
+            self.place.host(rank): self.place.nodes[min(rank, len(self.place.nodes) - 1)] for rank in ranks
+        }
+        return images.ensure(image, where, lambda name, done, total: self.progress(_bytes(name, done, total)))
 
     def launch(self, staged: Staged) -> Launch:
         """Start every rank in the engine's order. Raises `StartError`."""
         assert self.record is not None
         self.enter("launching")
-        placement = process.place(self.place.nodes[0], _ranks(self.lane), self.port)
+        placement = process.place(self.place, _ranks(self.lane), self.port)
         launch: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
         stop = self.engine.ask("lanes_stop", lane=self.lane, launch=launch)
         self.launch_data = launch
@@ -190,7 +204,9 @@ class Attempt:
             "launched", lane=self.index, launch=describe.launch(launch), folder=str(self.record.folder)
         )
         for rank in order:
-            process.start(self.record.folder, by_rank[rank], stop, self.owner)
+            self.progress(f"rank {rank}")
+            amd = _amd(placement.seats[rank].node)
+            process.start(self.record.folder, by_rank[rank], stop, self.owner, self.place.host(rank), amd)
         return launch
 
     def wait(self) -> Endpoint | None:
@@ -213,9 +229,18 @@ class Attempt:
         """How a process of the lane died, in a sentence; None while all live."""
         return health.death(self.record.folder) if self.record is not None else None
 
+    def _death_by_now(self) -> str | None:
+        """How a process died, for somebody whose connection broke: news of a container may be on its way."""
+        deadline = time.monotonic() + _NEWS_S
+        while self.death() is None and time.monotonic() < deadline:
+            if self.record is None or not process.in_containers(self.record.folder):
+                break
+            time.sleep(0.05)
+        return self.death()
+
     def loss(self, reason: str) -> LaneError:
         """What measuring came to, as an error: a dead process is the better reason."""
-        return LaneError(self.death() or reason, "`lanes logs` shows what the engine said")
+        return LaneError(self._death_by_now() or reason, "`lanes logs` shows what the engine said")
 
     # -- down ----------------------------------------------------------------------------------
 
@@ -236,10 +261,10 @@ class Attempt:
             return Outcome(status=status, reason=error.message, next_step=error.next_step)
         if self.record is None or self.launch_data is None or not isinstance(error, LaneError):
             return Outcome(status="failed", reason=error.message, next_step=error.next_step)
+        died = self._death_by_now()
         ended = process.ended(self.record.folder)
         if any(one.reason == "stopped" for one in ended.values()):
             return Outcome(status="interrupted", reason=f"stopped by `lanes stop` while {self.phase}")
-        died = self.death()
         postmortem = Postmortem(
             phase=self.phase,
             logs={
@@ -283,6 +308,10 @@ class Attempt:
                 log=list(outcome.log),
             )
         return outcome
+
+
+def _amd(node: Node) -> bool:
+    return any((gpu.target or "").startswith("gfx") for gpu in node.gpus or ())
 
 
 def _bytes(name: str, done: int, total: int) -> str:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import platform
-import shlex
-import subprocess
 from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from lanes.errors import LanesError
+from lanes import hosts
+from lanes.hosts import Host
 from lanes.types import Node, Seat
-
-REACH_S = 60.0
-"""How long a node may take to answer over SSH; asking its GPUs is bounded on the node itself."""
 
 
 @frozen(kw_only=True)
 class Place:
-    """A cluster's name (`local` is this machine) and its seats in order of rank."""
+    """A cluster's name (`local` is this machine), its seats in order of rank, and the way to each."""
 
     name: str
     seats: tuple[Seat, ...]
+    hosts: tuple[Host, ...] = ()
+
+    def host(self, rank: int) -> Host:
+        """How a rank's node is reached."""
+        return self.hosts[rank] if rank < len(self.hosts) else hosts.HERE
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -60,29 +61,17 @@ def hypothetical(arch: str, count: int = 1) -> Place:
 def remote(host: str) -> Place:
     """A machine that `ssh HOST` reaches without asking anything; one call, and nothing is left there.
 
-    Raises LanesError with what ssh said when it does not.
+    Raises LaneError with what ssh said when it does not.
     """
+    way = Host(ssh=host)
+    return Place(name=host, seats=(Seat(rank=0, node=asked(host, way), address=host),), hosts=(way,))
+
+
+def asked(name: str, way: Host) -> Node:
+    """A machine as it tells of itself. Raises LaneError when it cannot be reached."""
     from lanes.hardware.probe import remote_node
 
-    def run(argv: Sequence[str]) -> str:
-        # The one place where words become a line: ssh hands a line to the remote shell, whatever one does.
-        command = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", host, shlex.join(argv)]
-        ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            timeout=REACH_S, check=False,
-        )  # fmt: skip
-        if ran.returncode:
-            said = " ".join(ran.stderr.split())[-300:] or f"ssh exits with {ran.returncode}"
-            raise LanesError(f"{host} cannot be asked: {said}", f"`ssh {host}` must work without a password")
-        return ran.stdout
-
-    try:
-        node = remote_node(host, run)
-    except FileNotFoundError:
-        raise LanesError("there is no ssh on this machine", "install an SSH client") from None
-    except subprocess.TimeoutExpired:
-        raise LanesError(f"{host} did not answer within {REACH_S:.0f} s", "is it up?") from None
-    return Place(name=host, seats=(Seat(rank=0, node=node, address=host),))
+    return remote_node(name, lambda argv: hosts.run(way, argv))
 
 
 def seats(nodes: Sequence[Node]) -> tuple[Seat, ...]:

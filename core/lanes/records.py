@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -132,7 +132,7 @@ def standing(record: Record) -> Standing:
     if record.owner.alive() and not record.detached:
         return Standing(state=record.phase, sentence=f"{record.phase}, by lanes (pid {record.owner.pid})")
     ended = process.ended(record.folder)
-    alive = process.survivors(record.folder)
+    alive: Sequence[int | str] = process.survivors(record.folder) or _containers(record)
     if record.detached:
         if not ended and alive:
             return Standing(state="serving", sentence="serving")
@@ -144,8 +144,17 @@ def standing(record: Record) -> Standing:
     return Standing(state="interrupted", sentence=f"{killed}; its processes were stopped")
 
 
-def mend(record: Record) -> list[int]:
-    """Clean up after a lane whose owner is gone; return the pids that could not be ended."""
+def _containers(record: Record) -> Sequence[str]:
+    """The lane's containers that are still there though no keeper is."""
+    if not process.in_containers(record.folder):
+        return ()
+    from lanes.executors import docker
+
+    return docker.left(record.folder)
+
+
+def mend(record: Record) -> list[str]:
+    """Clean up after a lane whose owner is gone; return what could not be ended."""
     how = standing(record)
     left = process.stop(record.folder, record.stop)
     if not left:

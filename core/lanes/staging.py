@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lanes.errors import StagingError
-from lanes.types import Files, Staged, StageItem
+from lanes.types import Files, Image, Staged, StageItem
 
 Progress = Callable[[str, int, int], None]
 """Called with the item's name, bytes done, and bytes in all."""
@@ -22,16 +22,27 @@ Progress = Callable[[str, int, int], None]
 _BLOCK = 4 << 20
 
 
-def stage(items: Sequence[StageItem], folder: Path, progress: Progress = lambda *_: None) -> Staged:
-    """Make every item ready and return the paths by item name. Raises `StagingError`."""
+def stage(
+    items: Sequence[StageItem],
+    folder: Path,
+    progress: Progress = lambda *_: None,
+    image: Callable[[Image], str] | None = None,
+) -> Staged:
+    """Make every item ready and return the paths by item name, images by their reference.
+
+    `image` brings an image to where it is needed. Raises `StagingError`.
+    """
     paths = {}
     for item in items:
-        if not isinstance(item, Files):
+        if isinstance(item, Files):
+            paths[item.name] = str(_one(item, folder, progress))
+        elif isinstance(item, Image) and image is not None:
+            paths[item.name] = image(item)
+        else:
             raise StagingError(
-                f"{type(item).__name__.lower()} {item.name!r} cannot be staged for plain processes on this machine",
-                "choose a recipe without it",
+                f"{type(item).__name__.lower()} {item.name!r} cannot be staged by this version of lanes",
+                "do it by hand and take it out of the recipe, or choose a recipe without it",
             )
-        paths[item.name] = str(_one(item, folder, progress))
     return Staged(paths=paths)
 
 

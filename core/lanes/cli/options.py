@@ -54,38 +54,130 @@ class Setting(click.ParamType[Any]):
         return key.strip(), text.strip()
 
 
+class Rates(click.ParamType[Any]):
+    """Requests a second, with commas between them: `0.5,2.5`."""
+
+    name = "R[,R...]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of requests a second such as 0.5,2.5", param, ctx)
+
+
+class Quantity(click.ParamType[Any]):
+    """A quantity that `lanes.bench` reads: a share, a time, an objective."""
+
+    def __init__(self, name: str, module: str, reader: str) -> None:
+        self.name = name
+        self._module, self._reader = module, reader
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        import importlib
+
+        if not isinstance(value, str):
+            return value
+        try:
+            return getattr(importlib.import_module(self._module), self._reader)(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Shapes(click.ParamType[Any]):
+    """`suffix`, `ctx` or both."""
+
+    name = "SHAPE[,SHAPE]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        return value if isinstance(value, tuple) else tuple(str(value).replace(" ", "").split(","))
+
+
+_PLAN = (
+    click.option("--pp", type=Integers(), show_default="2048", help="Prompt tokens."),
+    click.option("--tg", type=Integers(), show_default="128", help="Answer tokens."),
+    click.option("--depth", type=Integers(), show_default="0", help="Tokens of context."),
+    click.option(
+        "--depth-shape",
+        type=Shapes(),
+        show_default="suffix",
+        help="What depth means: `suffix`, the prompt follows a cached prefix of that length; `ctx`, the prompt "
+        "is of that length, all of it cold; or both.",
+    ),
+    click.option("--concurrency", type=Integers(), show_default="1", help="Streams at once."),
+    click.option(
+        "--load",
+        type=click.Choice(["burst", "closed"]),
+        show_default="burst",
+        help="`burst`: all streams start at once; `closed`: each is kept busy, one request after the other, and "
+        "ramp-up and ramp-down are not counted.",
+    ),
+    click.option(
+        "--rate",
+        type=Rates(),
+        help="Requests a second, sent by a random schedule whether answers come or not; latencies count from "
+        "the schedule.",
+    ),
+    click.option(
+        "--requests",
+        type=int,
+        metavar="N",
+        help="Requests of a pass, for --load closed (default: 10 a stream) and --rate (default: 100).",
+    ),
+    click.option("--passes", type=int, show_default="5", help="Measured passes a cell."),
+    click.option("--warmups", type=int, show_default="2", help="Passes before them, not counted."),
+    click.option(
+        "--until",
+        type=Quantity("SHARE", "lanes.bench.units", "share"),
+        help="Go on with passes until the intervals of prefill and decode are as narrow as `3%` of the median.",
+    ),
+    click.option(
+        "--budget",
+        "budget_s",
+        type=Quantity("TIME", "lanes.bench.units", "seconds"),
+        help="With --until: spend no more than, say, `10min` on a cell.",
+    ),
+    click.option(
+        "--max-passes", type=int, metavar="N", show_default="100", help="With --until: make no more passes."
+    ),
+    click.option(
+        "--slo",
+        type=Quantity("SLO", "lanes.bench.slo", "parse"),
+        help="Count the requests that met an objective such as `ttft=2s,itl=50ms`.",
+    ),
+    click.option(
+        "--preset",
+        metavar="NAME",
+        help="Start from a named plan: `seed-depth`, depths to 262,144 in both shapes with one stream and two.",
+    ),
+)
+
+
 def plan(command: F) -> F:
     """What to measure: each combination of the lists is a cell."""
-    for option in reversed(
-        (
-            click.option("--pp", type=Integers(), default="2048", show_default=True, help="Prompt tokens."),
-            click.option("--tg", type=Integers(), default="128", show_default=True, help="Answer tokens."),
-            click.option(
-                "--depth",
-                type=Integers(),
-                default="0",
-                show_default=True,
-                help="Cached tokens before the prompt.",
-            ),
-            click.option(
-                "--concurrency", type=Integers(), default="1", show_default=True, help="Streams at once."
-            ),
-            click.option("--passes", type=int, default=5, show_default=True, help="Measured passes a cell."),
-            click.option(
-                "--warmups", type=int, default=2, show_default=True, help="Passes before them, not counted."
-            ),
-        )
-    ):
+    for option in reversed(_PLAN):
         command = option(command)
     return command
 
 
-def make_plan(comparison: str, **values: Any) -> Plan:
-    """The plan from the options above. Raises `UsageError`."""
-    from lanes.bench.plan import Plan
+def make_plan(comparison: str, preset: str | None = None, **values: Any) -> Plan:
+    """The plan from the options above: what is given, over the preset, over the defaults of `Plan`.
+    Raises `UsageError`."""
+    from lanes.bench.plan import PRESETS, Plan
 
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}", f"there is {', '.join(PRESETS)}")
+    given = {name: value for name, value in values.items() if value is not None}
+    if "rate" in given and "load" not in given:
+        given["load"] = "open"
     try:
-        return Plan(comparison=comparison, **values)
+        return Plan(comparison=comparison, **PRESETS.get(preset or "", {}) | given)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -116,9 +208,7 @@ def lane(command: F) -> F:
                 metavar="A",
                 help="Ask about this hardware instead of what is here: gb10, h200, sm_90, gfx942; nothing is launched.",
             ),
-            click.option(
-                "--cluster", metavar="C", help="Ask about this cluster, by name or file; nothing is launched."
-            ),
+            click.option("--cluster", metavar="C", help="Use this cluster, by name or file."),
             click.option(
                 "--port", type=click.IntRange(1, 65535), help="Serve on this port (default: a free one)."
             ),
@@ -138,9 +228,11 @@ def bind(
     arch: str | None = None,
     cluster: str | None = None,
     node: str | None = None,
+    *,
+    real: bool = False,
 ) -> tuple[list[Bound], list[Place]]:
     """The lanes that a command line names, each with its place: one for each recipe, and one for each
-    engine without any.
+    engine without any. With `real`, a cluster's nodes are asked: something will be started there.
 
     Raises `UsageError`: everything that is misspelt is found before anything starts.
     """
@@ -154,7 +246,7 @@ def bind(
         raise UsageError(
             "say what to run: --engine E or --recipe R", "`lanes engines` and `lanes recipes` list them"
         )
-    where = _Where(arch, cluster, node)
+    where = _Where(arch, cluster, node, real)
     plugins = Plugins()
     wanted = {name: plugins.engine(name) for name in engines}
     overrides = dict(settings)
@@ -185,7 +277,7 @@ def bind(
 class _Where:
     """What --arch, --cluster and --node come to. Raises `UsageError` for names that are not known."""
 
-    def __init__(self, arch: str | None, cluster: str | None, node: str | None) -> None:
+    def __init__(self, arch: str | None, cluster: str | None, node: str | None, real: bool) -> None:
         from lanes import clusters, nodes
 
         given = {"--arch": arch, "--cluster": cluster, "--node": node}
@@ -195,7 +287,12 @@ class _Where:
         self._arch = arch
         self._fixed: Place | None = None
         if cluster:
-            self._fixed = clusters.place(clusters.find(cluster))
+            named_so = clusters.find(cluster)
+            if real and named_so.protected:
+                raise UsageError(
+                    f"cluster {named_so.name!r} is protected: nothing is started there", "choose another"
+                )
+            self._fixed = clusters.seen(named_so) if real else clusters.place(named_so)
         elif node:
             self._fixed = nodes.remote(node)
         elif not arch:

@@ -41,7 +41,7 @@ def command(
     from lanes.journal import Journal
     from lanes.results.store import Store
 
-    bounds, places = options.bind(engines, recipes, model, settings, arch, cluster)
+    bounds, places = options.bind(engines, recipes, model, settings, arch, cluster, real=not dry_run)
     made = options.make_plan("", **plan)
     if dry_run:
         return dryrun.show(bounds, places, despite, made, as_json)

@@ -44,7 +44,13 @@ def command(
     from lanes.runs import INTERRUPTED
 
     bounds, places = options.bind(
-        [engine] if engine else [], [recipe] if recipe else [], model, settings, arch, cluster
+        [engine] if engine else [],
+        [recipe] if recipe else [],
+        model,
+        settings,
+        arch,
+        cluster,
+        real=not dry_run,
     )
     if dry_run:
         return dryrun.show(bounds, places, despite, None, as_json)

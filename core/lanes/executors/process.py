@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -22,9 +23,12 @@ from typing import Any
 
 import attrs
 
+from lanes import hosts
 from lanes.errors import StartError
 from lanes.executors import keeper
-from lanes.types import Exit, Node, Placement, Process, Seat, StopPlan
+from lanes.hosts import HERE, Host
+from lanes.nodes import Place
+from lanes.types import Exit, Placement, Process, StopPlan
 
 MARK = "LANES_LANE"
 """Environment variable that tells every process of a lane the lane's id."""
@@ -38,8 +42,8 @@ _ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """How a rank's process ended: `reason` is `exited`, `stopped`, `owner-died`, `not-started`, or
-    `vanished` when nobody saw it end."""
+    """How a rank's process ended: `reason` is `exited`, `stopped`, `owner-died`, `not-started`, `lost`
+    (its node does not answer any more), or `vanished` when nobody saw it end."""
 
     reason: str
     exit: Exit
@@ -48,6 +52,8 @@ class Ended:
 
     def sentence(self) -> str:
         """Say it, as in "the process was killed by SIGKILL (out of memory)"."""
+        if self.reason == "lost":
+            return f"its node is lost: {self.error}"
         if self.error:
             return f"the process could not be started: {self.error}"
         if self.reason == "vanished":
@@ -78,20 +84,37 @@ class Owner:
                 os.write(write_end, b"d")
 
 
-def place(node: Node, ranks: int, http_port: int | None = None, host: str = "127.0.0.1") -> Placement:
-    """Seats for all ranks on this machine, with free ports.
+def place(at: Place, ranks: int, http_port: int | None = None) -> Placement:
+    """Seats for all ranks, with free ports on the head's node.
 
-    Raises `StartError` when the port that was asked for is in use.
+    A lane on this machine alone listens on the loopback; one on others on the head's address, since it
+    is measured from here. Raises `StartError` when the port that was asked for is in use.
     """
-    if http_port is not None:
-        check_port(host, http_port)
-    found = free_ports(host, 2)
+    head = at.host(0)
+    if head.ssh is not None:
+        found = remote_ports(head, 2)
+        http_host = at.seats[0].address
+    else:
+        http_host = "127.0.0.1"
+        if http_port is not None:
+            check_port(http_host, http_port)
+        found = free_ports(http_host, 2)
+    # Ranks for which there is no node (somebody went on despite that) share the last one.
+    more = (attrs.evolve(at.seats[-1], rank=rank) for rank in range(len(at.seats), ranks))
     return Placement(
-        seats=tuple(Seat(rank=rank, node=node) for rank in range(ranks)),
-        http_host=host,
+        seats=(*at.seats[:ranks], *more),
+        http_host=http_host,
         http_port=str(http_port or found[0]),
         rendezvous_port=str(found[1]),
     )
+
+
+def remote_ports(host: Host, count: int) -> list[int]:
+    """Ports of another machine on which nobody listens now. Raises LaneError when it cannot be asked."""
+    lines = hosts.run(host, ["cat", "/proc/net/tcp", "/proc/net/tcp6"]).splitlines()
+    taken = {int(line.split()[1].rpartition(":")[2], 16) for line in lines if "local_address" not in line}
+    # Below the range from which Linux takes ports for connections that go out.
+    return random.sample([port for port in range(20000, 32768) if port not in taken], count)
 
 
 def free_ports(host: str, count: int) -> list[int]:
@@ -130,8 +153,12 @@ def rank_folder(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}"
 
 
-def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
-    """Start one rank under a keeper. Returns when its pid is known.
+def start(
+    folder: Path, process: Process, stop: StopPlan, owner: Owner, host: Host = HERE, amd: bool = False
+) -> None:
+    """Start one rank under a keeper, in a container where it asks for one. Returns when its pid is known.
+
+    `host` is where, `amd` whether its GPUs are AMD's.
 
     Raises `StartError` when the program cannot be run.
     """
@@ -139,26 +166,29 @@ def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
         raise StartError(
             f"there is no signal {stop.signal!r} to stop it with", "report this to the plugin's author"
         )
-    if process.container is not None:
+    if process.container is None and host.ssh is not None:
         raise StartError(
-            f"rank {process.rank} is to run in a container ({process.container.image}), and only plain "
-            "processes are started here",
-            "start it as --dry-run shows and measure it with `lanes bench --url`",
+            f"rank {process.rank} is a plain process, and {host.ssh} is another machine",
+            "give the recipe an image: on other machines lanes starts containers",
         )
     own = rank_folder(folder, process.rank)
     own.mkdir(parents=True, mode=0o700)
-    keeper.write_json(
-        str(own / "process.json"),
-        {
-            "argv": process.argv,
-            "cwd": process.cwd,
-            "signal": stop.signal,
-            "patience_s": stop.patience_s,
-        },
-    )
-    environment = {
-        **os.environ,
-        **process.env,
+    spec: dict[str, Any] = {
+        "argv": process.argv,
+        "cwd": process.cwd,
+        "signal": stop.signal,
+        "patience_s": stop.patience_s,
+    }
+    environment = {**os.environ, **process.env}
+    program = [sys.executable, "-I", keeper.__file__]
+    if process.container is not None:
+        from lanes.executors import docker
+
+        spec |= {"host": attrs.asdict(host), "container": docker.arguments(process, host, folder, amd)}
+        environment = {**os.environ, docker.ENVIRONMENT: json.dumps(dict(process.env))}
+        program = [sys.executable, "-P", "-m", "lanes.executors.docker_keeper"]
+    keeper.write_json(str(own / "process.json"), spec)
+    environment |= {
         MARK: folder.name,
         _FOLDER: os.path.realpath(folder),
         "LANES_RANK": str(process.rank),
@@ -167,7 +197,7 @@ def start(folder: Path, process: Process, stop: StopPlan, owner: Owner) -> None:
     try:
         with open(own / "keeper.log", "ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-I", keeper.__file__, str(own), str(hold)],
+                [*program, str(own), str(hold)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -258,9 +288,9 @@ def _session_of(pid: int) -> int | None:
     return None
 
 
-def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False) -> list[int]:
-    """Stop all ranks of a lane and return the pids that are still there (none, unless the kernel holds
-    one). Ranks are asked in the plan's order; what does not end in time, or when `hurry()` turns true,
+def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False) -> list[str]:
+    """Stop all ranks of a lane and return what is still there: pids that the kernel holds, containers
+    that could not be removed (nothing, as a rule). Ranks are asked in the plan's order; what does not end in time, or when `hurry()` turns true,
     is killed."""
     order = [*plan.order, *sorted(_ranks(folder) - set(plan.order))]
     for rank in order:
@@ -286,7 +316,22 @@ def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
     _reap(folder)
-    return survivors(folder)
+    return [*map(str, survivors(folder)), *_containers_left(folder)]
+
+
+def _containers_left(folder: Path) -> list[str]:
+    """Remove what keepers could not: containers whose keeper was killed. Says what could not be removed."""
+    if not in_containers(folder):
+        return []
+    from lanes.executors import docker
+
+    return docker.remove(folder)
+
+
+def in_containers(folder: Path) -> bool:
+    """Whether any rank of the lane was to run in a container."""
+    specs = (_read(file) or {} for file in folder.glob("rank*/process.json"))
+    return any("container" in spec for spec in specs)
 
 
 def _reap(folder: Path) -> None:
