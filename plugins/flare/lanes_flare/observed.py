@@ -23,7 +23,7 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
         yield _seen(
             "sm",
             Verdict.RUNNABLE,
-            "it ran on DGX Sparks (GB10, compute capability 12.1), alone and four together",
+            "it ran on DGX Sparks (compute capability 12.1), one and four together",
         )
     yield _seen(
         "tool-choice",

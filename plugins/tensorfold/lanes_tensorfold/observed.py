@@ -20,7 +20,7 @@ def check(lane: Lane, nodes: Sequence[Node]) -> Iterator[Finding]:
     recipe = lane.recipe
     # Files that a recipe names speak for themselves: they need not be what ran.
     if recipe is None or not recipe.artifacts:
-        yield _seen("sm", "it ran on two DGX Sparks (GB10, compute capability 12.1), decoding 50.4 tok/s")
+        yield _seen("sm", "it ran on two DGX Sparks (compute capability 12.1), decoding 50.4 tok/s")
     if recipe is not None and recipe.name == _RECIPE and len(nodes) == 2:
         yield _seen("memory", "the weights and a context of 262,144 tokens were served by two DGX Sparks")
         yield _seen("answers", "it scored 89/100 in tool-eval-bench v2.8.0 (seed 42, hardmode)", Kind.SANITY)
