@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from lanes.journal import Journal
+from lanes.results.document import REQUESTS
 from lanes.types import Endpoint
 
 if TYPE_CHECKING:
     from lanes.bench.cells import CellResult, Pass, Progress
     from lanes.bench.plan import Plan
+    from lanes.bench.timelines import Batch
 
 PROBE = "probe"
 
@@ -49,6 +51,10 @@ def probe(
     def on_pass(one: Pass) -> None:
         journal.record("pass", lane=lane, instrument=PROBE, cell=as_json(one.cell), measured=as_json(one))
 
+    def on_batch(one: Batch) -> None:
+        what = {"cell": as_json(one.cell), "number": one.number, "count": one.count, "packed": one.packed}
+        journal.record(REQUESTS, lane=lane, instrument=PROBE, **what)
+
     def on_cell(one: CellResult) -> None:
         # Its passes are in the journal already.
         cell = as_json(attrs.evolve(one, passes=()))
@@ -58,7 +64,15 @@ def probe(
         where = f"{one.cell}, " if one.cells > 1 else ""
         journal.tell("progress", lane=lane, text=where + one.phase)
 
-    cells = measure(endpoint, plan, on_pass=on_pass, on_cell=on_cell, on_progress=on_progress, alive=alive)
+    cells = measure(
+        endpoint,
+        plan,
+        on_pass=on_pass,
+        on_batch=on_batch,
+        on_cell=on_cell,
+        on_progress=on_progress,
+        alive=alive,
+    )
     return judge(cells)
 
 

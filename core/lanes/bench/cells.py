@@ -11,7 +11,8 @@ from attrs import field, frozen
 from lanes.bench import measures
 from lanes.bench.account import server_figures
 from lanes.bench.measures import FirstDelta
-from lanes.bench.plan import Cell
+from lanes.bench.plan import Cell, Load, Shape
+from lanes.bench.slo import Slo
 from lanes.bench.statistics import Interval, median_interval
 from lanes.bench.stream import Stream
 
@@ -40,6 +41,10 @@ class Pass:
     `figures` are the pass's, named with their unit; `stream_figures` each stream's own;
     `server_figures` the server's account of the same. `client_cpu_s` is what this program used.
     `error` is None, or the first failure in one sentence.
+
+    A pass of a closed or an open load has too many streams to hold: it counts its `requests`, and their
+    timelines are handed over as they end. `fault` says why it cannot be believed although nothing
+    failed. `notes` are what a reader should know of this pass.
     """
 
     cell: Cell
@@ -53,6 +58,9 @@ class Pass:
     server_figures: Mapping[str, float] = field(factory=dict)
     client_cpu_s: float = 0.0
     error: str | None = None
+    requests: int | None = None
+    fault: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -64,6 +72,10 @@ class CellResult:
     tg: int
     depth: int
     concurrency: int
+    shape: Shape = "suffix"
+    load: Load = "burst"
+    rate: float | None = None
+    requests: int | None = None
     status: Status
     reason: str | None = None
     metrics: Mapping[str, Interval] = field(factory=dict)
@@ -80,10 +92,11 @@ def finished_pass(
     first_deltas: Sequence[FirstDelta | None],
     prefixes: Sequence[Stream] = (),
     client_cpu_s: float = 0.0,
+    slo: Slo | None = None,
 ) -> Pass:
     """Return the pass with its figures; a pass in which a stream failed has none."""
     failed = next((s.error for s in (*prefixes, *streams) if not s.ok), None)
-    own = [_stream_figures(s, k1) for s, k1 in zip(streams, first_deltas, strict=True)]
+    own = [stream_figures(s, k1) for s, k1 in zip(streams, first_deltas, strict=True)]
     return Pass(
         cell=cell,
         number=number,
@@ -91,7 +104,7 @@ def finished_pass(
         streams=tuple(streams),
         first_deltas=tuple(first_deltas),
         prefixes=tuple(prefixes),
-        figures={} if failed else _pass_figures(streams, first_deltas, own),
+        figures={} if failed else _pass_figures(streams, first_deltas, own) | _goodput(slo, streams, own),
         stream_figures=tuple(own),
         server_figures={} if failed else _medians([server_figures(s) for s in streams]),
         client_cpu_s=client_cpu_s,
@@ -106,13 +119,18 @@ def cell_result(
     passes: Sequence[Pass] = (),
     notes: Sequence[str] = (),
 ) -> CellResult:
-    """Return the cell's result with the medians over its measured passes that did not fail."""
-    measured = [p for p in passes if not p.warmup and p.error is None]
+    """Return the cell's result with the medians over its measured passes that have figures: a burst in
+    which a stream failed has none, a load those of its other requests."""
+    measured = [p for p in passes if not p.warmup and p.figures]
     return CellResult(
         pp=cell.pp,
         tg=cell.tg,
         depth=cell.depth,
         concurrency=cell.concurrency,
+        shape=cell.shape,
+        load=cell.load,
+        rate=cell.rate,
+        requests=cell.requests,
         status=status,
         reason=reason,
         metrics=_intervals([p.figures for p in measured]),
@@ -122,21 +140,46 @@ def cell_result(
     )
 
 
-def _stream_figures(stream: Stream, k1: FirstDelta | None) -> dict[str, float]:
+def stream_figures(stream: Stream, k1: FirstDelta | None) -> dict[str, float]:
+    """Return one stream's figures, those that its timeline has."""
+    decode_tps = measures.decode_tps(stream, k1)
     figures = {
         "first_event_s": measures.first_event_s(stream),
         "ttft_s": measures.ttft_s(stream),
         "prefill_tps": measures.prefill_tps(stream),
-        "decode_tps": measures.decode_tps(stream, k1),
+        "decode_tps": decode_tps,
         "itl_s": _median(measures.itl_s(stream, k1)),
+        "itl_mean_s": 1 / decode_tps if decode_tps else None,
         "icl_s": _median(measures.icl_s(stream)),
         "e2e_s": measures.e2e_s(stream),
         "round_trip_s": stream.connect_s,
         "prompt_tokens": stream.prompt_tokens,
         "cached_tokens": stream.cached_tokens,
         "completion_tokens": stream.completion_tokens,
+        "tokens_per_delta": _tokens_per_delta(stream, k1),
     }
     return {name: float(value) for name, value in figures.items() if value is not None}
+
+
+def _tokens_per_delta(stream: Stream, k1: FirstDelta | None) -> float | None:
+    """(N - k1) / (deltas - 1): what a verify step accepted, where the server sends a delta a step"""
+    deltas = len(stream.token_arrivals)
+    if stream.completion_tokens is None or k1 is None or deltas < 2:
+        return None
+    return (stream.completion_tokens - k1.tokens) / (deltas - 1)
+
+
+def _goodput(
+    slo: Slo | None, streams: Sequence[Stream], own: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """The share of a burst's streams that met the objective, and how many a second, from the first send
+    to the last token."""
+    if slo is None or not own:
+        return {}
+    met = sum(slo.met(one) for one in own)
+    ends = [s.t0_ns + s.token_arrivals[-1].at_ns for s in streams if s.token_arrivals]
+    span_s = (max(ends) - min(s.t0_ns for s in streams)) / 1e9 if ends else 0.0
+    return {"slo_share": met / len(own)} | ({"goodput_rps": met / span_s} if span_s > 0 else {})
 
 
 def _pass_figures(

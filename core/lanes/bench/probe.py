@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from attrs import evolve
 
-from lanes.bench import measures
+from lanes.bench import context, measures
 from lanes.bench.cells import CellResult, Pass, Progress, cell_result, finished_pass
 from lanes.bench.client import Client
+from lanes.bench.context import Context
+from lanes.bench.loadpass import LoadPass
 from lanes.bench.plan import Cell, Plan
 from lanes.bench.prompts import Prompt, nonce, task
 from lanes.bench.requests import Form
-from lanes.bench.ruler import Ruler
+from lanes.bench.ruler import Ruler, cut_to
 from lanes.bench.stream import Stream
+from lanes.bench.tally import Tally, load_pass, load_verdict
+from lanes.bench.timelines import Batch
 from lanes.bench.transport import ConnectError
+from lanes.bench.until import Until
 from lanes.bench.validity import Terms, remarks, verdict
 from lanes.types import Endpoint
 
 _POLL_S = 1.0
+_TOLD_S = 0.5
+_SAMPLES = 8
 _KNOCKS = 4
 _KNOCK_S = 0.3
 _GIVE_UP = 3
@@ -35,25 +44,28 @@ def measure(
     plan: Plan,
     *,
     on_pass: Callable[[Pass], None] = lambda _: None,
+    on_batch: Callable[[Batch], None] = lambda _: None,
     on_cell: Callable[[CellResult], None] = lambda _: None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     alive: Callable[[], str | None] = lambda: None,
 ) -> tuple[CellResult, ...]:
     """Measure each cell of `plan` at `endpoint` and return their results in the plan's order.
 
-    `on_pass` gets each pass as it ends, warm-ups and failed ones too; `on_cell` each cell's result;
-    `on_progress` each new phase.
+    `on_pass` gets each pass as it ends, warm-ups and failed ones too; `on_batch` the timelines of a
+    closed or an open load, which its passes do not hold, about each second; `on_cell` each cell's
+    result; `on_progress` each new phase.
     `alive` is asked about each second, and when a pass failed: a sentence means that the engine
-    died, and ends the measurement at once. All four are called on this thread and must be quick.
+    died, and ends the measurement at once. All five are called on this thread and must be quick.
 
     A failed request makes its pass failed and its cell `invalid`; other passes and cells go on. A
-    server that died or no longer accepts connections makes the cell `crashed`, and those after it
-    `skipped`. KeyboardInterrupt passes through, with all connections closed.
+    cell that does not fit into the server's context is `skipped`. A server that died or no longer
+    accepts connections makes the cell `crashed`, and those after it `skipped`. KeyboardInterrupt
+    passes through, with all connections closed.
 
     Raises UsageError when the endpoint's URL or API key is wrong.
     """
     with asyncio.Runner() as runner:
-        return runner.run(_Probe(endpoint, plan, on_pass, on_cell, on_progress, alive).run())
+        return runner.run(_Probe(endpoint, plan, on_pass, on_batch, on_cell, on_progress, alive).run())
 
 
 class _Crashed(Exception):
@@ -66,18 +78,22 @@ class _Probe:
         endpoint: Endpoint,
         plan: Plan,
         on_pass: Callable[[Pass], None],
+        on_batch: Callable[[Batch], None],
         on_cell: Callable[[CellResult], None],
         on_progress: Callable[[Progress], None],
         alive: Callable[[], str | None],
     ) -> None:
         self._plan = plan
         self._on_pass = on_pass
+        self._on_batch = on_batch
         self._on_cell = on_cell
         self._on_progress = on_progress
         self._alive = alive
         self._client = Client(endpoint, plan.limits)
         self._form = Form(endpoint=endpoint, seed=plan.seed)
         self._ruler = Ruler(self._client)
+        self._context = Context()
+        self._chars: dict[Cell, float] = {}
         self._learned = False
         self._notes: list[str] = []
 
@@ -115,19 +131,37 @@ class _Probe:
                 await self._crashed(stream.error)
                 return self._result(cell, "invalid", stream.error, passes)
             self._learned = True
-        for number in range(progress.total):
-            progress = evolve(progress, number=number + 1)
+            self._context = await asyncio.to_thread(context.ask, self._client.endpoint)
+        if reason := self._context.lacks(cell):
+            return self._result(cell, "skipped", reason, passes)
+        until = Until(plan)
+        progress = evolve(progress, total=plan.warmups + until.least)
+        for number in itertools.count(1):
+            progress = evolve(progress, number=number, total=max(number, progress.total))
             one = await self._watched(self._pass(progress))
             passes.append(one)
             self._on_pass(one)
             if one.error:
+                if reason := self._context.lacks(cell):
+                    return self._result(cell, "skipped", reason, passes)
                 await self._crashed(one.error)
                 if len(passes) >= _GIVE_UP and all(p.error for p in passes[-_GIVE_UP:]):
                     break
+            measured = [p for p in passes if not p.warmup]
+            if measured and until.enough(measured):
+                break
+        return self._judged(cell, passes, until)
+
+    def _judged(self, cell: Cell, passes: Sequence[Pass], until: Until) -> CellResult:
         measured = [p for p in passes if not p.warmup]
-        # A cell that was given up in its warm-ups has its reason there.
-        reason = verdict(self._terms(cell), measured or passes)
-        return self._result(cell, "invalid" if reason else "ok", reason, passes)
+        # With `until` nobody knows before how many there will be.
+        asked = self._plan.passes if self._plan.until is None else len(measured)
+        if measured and cell.load != "burst":
+            reason = load_verdict(measured, asked)
+        else:
+            # A cell that was given up in its warm-ups has its reason there.
+            reason = verdict(evolve(self._terms(cell), passes=asked), measured or passes)
+        return self._result(cell, "invalid" if reason else "ok", reason, passes, until.note)
 
     def _terms(self, cell: Cell) -> Terms:
         return Terms(
@@ -137,9 +171,14 @@ class _Probe:
             template_tokens=self._ruler.template_tokens,
         )
 
-    def _result(self, cell: Cell, status: Any, reason: str | None, passes: Sequence[Pass]) -> CellResult:
-        notes = [*self._notes, *remarks(self._terms(cell), [p for p in passes if not p.warmup])]
-        return cell_result(cell, status, reason, passes, notes)
+    def _result(
+        self, cell: Cell, status: Any, reason: str | None, passes: Sequence[Pass], *notes: str | None
+    ) -> CellResult:
+        measured = [p for p in passes if not p.warmup]
+        said = [*self._notes, *(note for note in notes if note), *remarks(self._terms(cell), measured)]
+        # What a load has to say of itself is told of its last pass.
+        said += measured[-1].notes if measured else ()
+        return cell_result(cell, status, reason, passes, said)
 
     async def _learn(self) -> Stream:
         """Learn the server's tokens and whether it takes our optional fields."""
@@ -162,40 +201,99 @@ class _Probe:
         return await self._client.chat(self._form.body(content, 1))
 
     async def _pass(self, progress: Progress) -> Pass:
-        """Make one pass: prompts fitted and prefixes warmed first, connections opened, then all sent."""
-        cell, plan = progress.cell, self._plan
+        """Make one pass. The warm-ups of a load are bursts: as many requests as it has streams."""
+        plan = self._plan
         warmup = progress.number <= plan.warmups
         number = progress.number if warmup else progress.number - plan.warmups
+        kind, total = ("warm-up", plan.warmups) if warmup else ("pass", progress.total - plan.warmups)
+        named = evolve(progress, phase=f"{kind} {number} of {total}")
+        if progress.cell.load == "burst" or warmup:
+            return await self._burst_pass(named, number, warmup)
+        return await self._load_pass(named, number)
+
+    async def _burst_pass(self, progress: Progress, number: int, warmup: bool) -> Pass:
+        """Prompts are fitted and prefixes warmed first, connections opened, then all is sent."""
+        cell = progress.cell
         self._on_progress(evolve(progress, phase="fitting the prompt length"))
         prefixes: list[Stream] = []
         contents: list[str] = []
-        for stream in range(cell.concurrency):
+        for stream in range(max(cell.concurrency, 1)):
             content = await self._content(cell, progress.number - 1, stream, prefixes)
             contents.append(content)
             if prefixes and not prefixes[-1].ok:
+                self._context.refused(cell, prefixes[-1])
                 return finished_pass(cell, number, warmup, (), (), prefixes)
-        kind, total = ("warm-up", plan.warmups) if warmup else ("pass", plan.passes)
-        self._on_progress(evolve(progress, phase=f"{kind} {number} of {total}"))
+        self._on_progress(progress)
         cpu_s = time.process_time()
         streams = await self._burst([self._form.body(content, cell.tg) for content in contents])
         cpu_s = time.process_time() - cpu_s
         for content, one in zip(contents, streams, strict=True):
             self._ruler.observe(content, one)
+            self._context.refused(cell, one)
         k1s = [await self._first_delta(one) for one in streams]
-        return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s)
+        return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s, self._plan.slo)
+
+    async def _load_pass(self, progress: Progress, number: int) -> Pass:
+        """Prefixes are warmed first; the prompts are cut like one that was fitted, without asking."""
+        cell, index = progress.cell, progress.number - 1
+        self._on_progress(evolve(progress, phase="fitting the prompt length"))
+        # One prefix a stream; a load at a rate shares one.
+        prefixes: list[Stream] = []
+        warm = [""] * max(cell.concurrency, 1)
+        for stream in range(len(warm) if cell.warm_tokens else 0):
+            warm[stream] = await self._prefix(cell, stream, prefixes)
+            if not prefixes[-1].ok:
+                self._context.refused(cell, prefixes[-1])
+                return finished_pass(cell, number, False, (), (), prefixes)
+        chars = await self._typical_chars(cell)
+
+        def body(request: int) -> dict[str, Any]:
+            prompt = Prompt(nonce(self._plan, cell, index, request), task(cell.tg))
+            return self._form.body(warm[request % len(warm)] + cut_to(prompt, chars), cell.tg)
+
+        told_at = 0.0
+
+        def on_count(count: int) -> None:
+            nonlocal told_at
+            if time.monotonic() - told_at >= _TOLD_S:
+                told_at = time.monotonic()
+                phase = f"{progress.phase}: {count:,} of {cell.requests or 0:,} requests"
+                self._on_progress(evolve(progress, phase=phase))
+
+        on_count(0)
+        tally = Tally(self._terms(cell), self._plan.slo)
+        load = LoadPass(self._client, cell, tally, body, number, self._on_batch, on_count)
+        cpu_s = time.process_time()
+        await load.run(nonce(self._plan, cell, index, -1))
+        if tally.failed is not None:
+            self._context.refused(cell, tally.failed)
+        return load_pass(tally, self._terms(cell), number, prefixes, time.process_time() - cpu_s)
 
     async def _content(self, cell: Cell, number: int, stream: int, prefixes: list[Stream]) -> str:
-        """Return the message of one stream; at depth, warm its prefix first (into `prefixes`)."""
-        plan, ruler = self._plan, self._ruler
-        prompt = Prompt(nonce(plan, cell, number, stream), task(cell.tg))
-        if not cell.depth:
-            return await ruler.fit(prompt, cell.pp)
-        # The prefix is the same in each pass, so only the first one has to compute it.
-        prefix = await ruler.fit(Prompt(nonce(plan, cell, None, stream)), cell.depth)
+        """Return the message of one stream; its prefix, if it has one, is warmed first (into `prefixes`)."""
+        prefix = await self._prefix(cell, stream, prefixes) if cell.warm_tokens else ""
+        return prefix + await self._own_part(cell, number, stream)
+
+    async def _prefix(self, cell: Cell, stream: int, prefixes: list[Stream]) -> str:
+        # It is the same in each pass, so only the first one has to compute it.
+        prefix = await self._ruler.fit(Prompt(nonce(self._plan, cell, None, stream)), cell.warm_tokens)
         warm = await self._ask(prefix)
         prefixes.append(warm)
-        ruler.observe(prefix, warm)
-        return prefix + await ruler.fit(prompt, cell.pp, template=False)
+        self._ruler.observe(prefix, warm)
+        return prefix
+
+    async def _own_part(self, cell: Cell, number: int, stream: int) -> str:
+        """Return the cold part of a message: all of it, or what follows the prefix."""
+        prompt = Prompt(nonce(self._plan, cell, number, stream), task(cell.tg))
+        cold = cell.prompt_tokens - cell.warm_tokens
+        return await self._ruler.fit(prompt, cold, template=not cell.warm_tokens)
+
+    async def _typical_chars(self, cell: Cell) -> float:
+        """Return how many characters the cold part of this cell's messages has, by some that were fitted."""
+        if cell not in self._chars:
+            parts = [await self._own_part(cell, -1, sample) for sample in range(_SAMPLES)]
+            self._chars[cell] = statistics.mean(map(len, parts))
+        return self._chars[cell]
 
     async def _burst(self, bodies: Sequence[dict[str, Any]]) -> list[Stream]:
         """Open all connections, then send all requests at once."""

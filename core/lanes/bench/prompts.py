@@ -17,7 +17,8 @@ def nonce(plan: Plan, cell: Cell, number: int | None, stream: int) -> str:
     gets the same prompts, and no prompt comes twice within a block. `number` counts the passes from
     0, warm-ups included; None is for what all passes of a cell share, the cached prefix.
     """
-    parts = (plan.comparison, plan.block, cell.pp, cell.tg, cell.depth, cell.concurrency, number, stream)
+    load = (cell.load, cell.rate, cell.concurrency)
+    parts = (plan.comparison, plan.block, cell.pp, cell.tg, cell.depth, cell.shape, load, number, stream)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -113,16 +113,7 @@ class Ruler:
             self._frame_tokens = tokens - words / self._words_per_token
 
     def _estimate(self, prompt: Prompt, wanted: float) -> str:
-        chars = wanted * self.chars_per_token
-        count = round(chars / PROSE_CHARS_PER_WORD)
-        text = prompt.cut(count)
-        for _ in range(_TRIES):
-            step = round((chars - len(text)) / PROSE_CHARS_PER_WORD)
-            if not step or count + step < 0:
-                break
-            count += step
-            text = prompt.cut(count)
-        return text
+        return cut_to(prompt, wanted * self.chars_per_token)
 
     async def count(self, text: str) -> int:
         """Return how many tokens the server's tokenizer sees in `text`. Raises LaneError."""
@@ -151,3 +142,16 @@ class Ruler:
             return max(await self.count(text) - self._specials, 1)
         except LaneError:
             return None
+
+
+def cut_to(prompt: Prompt, chars: float) -> str:
+    """Return `prompt` cut to about so many characters, as near as whole words allow."""
+    count = round(chars / PROSE_CHARS_PER_WORD)
+    text = prompt.cut(count)
+    for _ in range(_TRIES):
+        step = round((chars - len(text)) / PROSE_CHARS_PER_WORD)
+        if not step or count + step < 0:
+            break
+        count += step
+        text = prompt.cut(count)
+    return text

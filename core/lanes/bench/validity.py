@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,6 +17,11 @@ _WHOLE_WORDS = 4
 """Tokens by which a short prompt may be off: it is cut at whole words."""
 _ACCOUNT_OFF = 0.05
 _LATE_S = 0.010
+_BACK_NS = 1_000_000
+_HIDDEN = 8
+"""Tokens that may have no text of their own: those that begin and end an answer, its parts and calls."""
+_TEXT_OFF = 1.3
+"""By how much a tokenizer may count less than there were, for it joins what was made in pieces."""
 _K1 = {
     "usage": "told by the stream's running usage",
     "token_ids": "counted from its token ids",
@@ -30,20 +36,25 @@ _EXPECTED_FINISH = {"length", "stop", "tool_calls", None}
 @frozen(kw_only=True)
 class Terms:
     """What was asked for: `fixed_length` whether the server had to give exactly tg tokens,
-    `template_tokens` what its chat template adds, before which nothing can be cold."""
+    `template_tokens` what its chat template adds, before which nothing can be cold. `counted` says
+    that the server's own tokenizer counted them, `answer_rate` how many tokens a character of the
+    answers is by that tokenizer; None is not asked."""
 
     cell: Cell
     passes: int
     fixed_length: bool
     template_tokens: float = 0.0
+    counted: bool = False
+    answer_rate: float | None = None
 
 
 def verdict(terms: Terms, passes: Sequence[Pass]) -> str | None:
     """Return why the cell is invalid, in one sentence, or None when it is valid.
 
     `passes` are the measured ones. The checks, in order: every pass there and none failed; usage
-    present; finish reasons as expected; prompt length as asked; cached tokens about 0 when cold and
-    about the depth when warm; output lengths equal; k1 known; the client on time; the clock even.
+    present and in keeping with itself and with what was streamed; nothing of a form that is not known;
+    finish reasons as expected; prompt length as asked; cached tokens about 0 when cold and about the
+    depth when warm; output lengths equal; k1 known; the client on time; the clock even.
     """
     failed = [p for p in passes if p.error]
     if failed:
@@ -61,28 +72,78 @@ def verdict(terms: Terms, passes: Sequence[Pass]) -> str | None:
 def _usage(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
     if any(s.prompt_tokens is None or s.completion_tokens is None for s in streams):
         return "the server sent no usage, so nobody knows how many tokens there were"
-    for s in streams:
-        deltas, counted = len(s.token_arrivals), s.completion_tokens or 0
-        if deltas > 1.2 * counted + 4:
-            return f"the server's usage counts {counted} tokens, but {deltas} deltas carried some"
-        hidden = (s.usage.reasoning_tokens or 0) if s.usage else 0
-        if hidden and not any(a.kind == "reasoning" for a in s.arrivals):
-            return f"the server counts {hidden} reasoning tokens that it did not stream"
+    return next((reason for s in streams if (reason := _contradiction(s) or _hidden(terms, s))), None)
+
+
+def _contradiction(s: Stream) -> str | None:
+    """Where the server's usage is not in keeping with itself, or with the deltas."""
+    usage, deltas, counted = s.usage, s.token_arrivals, s.completion_tokens or 0
+    prompt = s.prompt_tokens or 0
+    if usage and usage.total_tokens not in (None, prompt + counted):
+        return (
+            f"the server's usage does not add up: {prompt} and {counted} tokens are not {usage.total_tokens}"
+        )
+    if (s.cached_tokens or 0) > prompt:
+        return f"the server's usage counts {s.cached_tokens} cached tokens in a prompt of {prompt}"
+    if len(deltas) > 1.2 * counted + 4:
+        return f"the server's usage counts {counted} tokens, but {len(deltas)} deltas carried some"
+    running = [a.cumulative for a in deltas if a.cumulative is not None]
+    if running and (running != sorted(running) or running[-1] > counted):
+        return f"the server's running usage goes to {max(running)} tokens, its last one says {counted}"
+    told = [a.tokens for a in deltas if a.tokens is not None]
+    if len(told) == len(deltas) and sum(told) > counted + max(_LENGTH_OFF * counted, _WHOLE_WORDS):
+        return f"the server's usage counts {counted} tokens, but its deltas list {sum(told)}"
     return None
+
+
+def _hidden(terms: Terms, s: Stream) -> str | None:
+    """Tokens that were counted but not streamed: nobody knows when they were made."""
+    deltas, counted = s.token_arrivals, s.completion_tokens or 0
+    reasoning = (s.usage.reasoning_tokens or 0) if s.usage else 0
+    if reasoning and not any(a.kind == "reasoning" for a in deltas):
+        return f"the server counts {reasoning} reasoning tokens that it did not stream"
+    if not deltas:
+        return None
+    first = deltas[0].cumulative
+    if first is not None:
+        # Running usage: k1 is everything up to the first delta, and the rest has its times.
+        if first > deltas[0].chars + _HIDDEN:
+            return f"the server had made {first} tokens when it streamed the first one"
+        return None
+    chars = sum(a.chars for a in deltas)
+    streamed = chars * terms.answer_rate * _TEXT_OFF if terms.answer_rate else chars
+    if counted > streamed + _HIDDEN:
+        return f"the server counts {counted} tokens, but streamed only {chars} characters of them"
+    return None
+
+
+def _form(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
+    odd = next((s.odd for s in streams if s.odd), None)
+    return f"the stream held {odd}: whether that were tokens is not known" if odd else None
 
 
 def _finish(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
     odd = next((s.finish_reason for s in streams if s.finish_reason not in _EXPECTED_FINISH), None)
     if odd:
         return f"an answer ended for an unexpected reason: {odd}"
+    tg = terms.cell.tg
+    for s in streams:
+        counted = s.completion_tokens or 0
+        if s.finish_reason is None and _off(counted, tg):
+            return f"an answer ended without a reason after {counted} of {tg} tokens"
+        if s.finish_reason == "length" and _off(counted, tg):
+            return f"an answer ended at its limit after {counted} tokens, although the limit was {tg}"
     return None if all(s.token_arrivals for s in streams) else "an answer held no token"
 
 
 def _prompt(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
-    asked = terms.cell.pp + terms.cell.depth
-    got = statistics.median(s.prompt_tokens or 0 for s in streams)
-    if _off(got, asked):
-        return f"the prompts had {got:g} tokens instead of {asked} (more than 2% off)"
+    return prompt_length(terms.cell, statistics.median(s.prompt_tokens or 0 for s in streams))
+
+
+def prompt_length(cell: Cell, got: float) -> str | None:
+    """Return what is wrong with prompts that had `got` tokens, or None."""
+    if _off(got, cell.prompt_tokens):
+        return f"the prompts had {got:g} tokens instead of {cell.prompt_tokens} (more than 2% off)"
     return None
 
 
@@ -91,10 +152,10 @@ def _off(got: float, asked: int) -> bool:
 
 
 def _cache(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
-    depth = terms.cell.depth
+    depth = terms.cell.warm_tokens
     known = [s.cached_tokens for s in streams if s.cached_tokens is not None]
     if not depth:
-        allowed = max(_LENGTH_OFF * terms.cell.pp, terms.template_tokens)
+        allowed = max(_LENGTH_OFF * terms.cell.prompt_tokens, terms.template_tokens)
         worst = max(known, default=0)
         if worst > allowed:
             return f"a prompt was not cold: the server had {worst} of its tokens in its cache"
@@ -115,6 +176,8 @@ def _output(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> 
     if terms.fixed_length:
         odd = next((n for n in counts if n != tg), None)
         return None if odd is None else f"an answer had {odd} tokens, although {tg} were fixed"
+    if max(counts) > tg and _off(max(counts), tg):
+        return f"an answer had {max(counts)} tokens, although at most {tg} were asked for"
     if min(counts) < tg / 2:
         return f"an answer ended by itself after {min(counts)} of {tg} tokens"
     return None
@@ -134,6 +197,12 @@ def _client(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> 
             return (
                 f"the client was late: half of its requests started over {late * 1e3:.0f} ms after the first"
             )
+    doubt = statistics.median(s.doubt_s for s in streams)
+    if doubt > _LATE_S:
+        return (
+            "the client was the bottleneck: it read so late that the time of the first or the last token is "
+            f"unknown by {doubt * 1e3:.0f} ms"
+        )
     return None
 
 
@@ -143,11 +212,13 @@ def _clock(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> s
         # A clock that is disciplined by NTP may run up to 500 ppm fast or slow: adjtimex(2).
         if abs(s.clock_step_ns) > 1_000_000 + lasted * 500e-6:
             return f"the system's clock was moved by {s.clock_step_ns / 1e6:.1f} ms during a request"
+        if any(b.at_ns < a.at_ns - _BACK_NS for a, b in itertools.pairwise(s.arrivals)):
+            return "the times of a stream's events are not in their order"
     return None
 
 
 _Check = Callable[[Terms, Sequence[Pass], Sequence[Stream]], str | None]
-_CHECKS: tuple[_Check, ...] = (_usage, _finish, _prompt, _cache, _output, _k1, _client, _clock)
+_CHECKS: tuple[_Check, ...] = (_usage, _form, _finish, _prompt, _cache, _output, _k1, _client, _clock)
 
 
 def remarks(terms: Terms, passes: Sequence[Pass]) -> Iterator[str]:
@@ -162,9 +233,11 @@ def remarks(terms: Terms, passes: Sequence[Pass]) -> Iterator[str]:
         yield "decode is approximate: the tokens of the first delta are an average"
     elif sources:
         yield f"tokens of the first delta (k1): {', '.join(_K1[source] for source in sources)}"
-    if not terms.cell.depth and any(s.cached_tokens is None for s in streams):
+    if terms.counted and terms.template_tokens <= 1:  # one begins the text
+        yield "the server put the prompts in no chat template: drafts are accepted more often than in chats"
+    if not terms.cell.warm_tokens and any(s.cached_tokens is None for s in streams):
         yield "the server does not tell its cached tokens: that prompts were cold rests on their nonce"
-    asked = terms.cell.pp + terms.cell.depth
+    asked = terms.cell.prompt_tokens
     odd = [s.prompt_tokens for s in streams if s.prompt_tokens is not None and _off(s.prompt_tokens, asked)]
     if odd:
         yield f"{len(odd)} prompts were more than 2% off {asked} tokens"

@@ -15,7 +15,15 @@ _COLUMNS = (
     ("prefill_tps", "prefill tok/s>"),
     ("decode_tps", "decode tok/s>"),
     ("span_tps", "span tok/s>"),
+    ("ttft_p99_s", "TTFT p99 s>"),
+    ("load_tps", "load tok/s>"),
+    ("request_rps", "requests/s>"),
+    ("schedule_delay_p99_s", "delay p99 s>"),
+    ("slo_share", "SLO met>"),
+    ("goodput_rps", "goodput/s>"),
 )
+_ALWAYS = ("ttft_s", "prefill_tps", "decode_tps")
+"""Columns that are there even when no cell has the figure."""
 
 
 _ROOMY = 130
@@ -31,10 +39,12 @@ def show(document: dict[str, Any]) -> None:
 
 
 def _table(document: dict[str, Any], between: str) -> Table:
-    columns = dict(_COLUMNS)
-    if not any(c["concurrency"] > 1 for lane in document["lanes"] for c in _cells(lane)):
+    every = [cell for lane in document["lanes"] for cell in _cells(lane)]
+    held = {name for cell in every for name in cell["metrics"]}
+    if not any(cell["concurrency"] > 1 for cell in every):
         # What all streams brought together says something of several only.
-        del columns["span_tps"]
+        held.discard("span_tps")
+    columns = {name: title for name, title in _COLUMNS if name in held or name in _ALWAYS}
     made = output.table("lane", "cell", *columns.values(), "n>", "status")
     for lane in document["lanes"]:
         cells = _cells(lane)
@@ -52,10 +62,19 @@ def _cells(lane: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def cell_name(cell: dict[str, Any]) -> str:
-    """`pp2048 tg128`, with `@ d4096` and `c4` where they apply."""
+    """`pp2048 tg128`, with `@ d4096` after a cached prefix, `c4`, `c4 closed` or `2.5/s` where they apply;
+    `ctx4096 tg128` where all the depth is the prompt."""
+    load = cell.get("load", "burst")
     depth = f" @ d{cell['depth']}" if cell["depth"] else ""
-    streams = f" c{cell['concurrency']}" if cell["concurrency"] > 1 else ""
-    return f"pp{cell['pp']} tg{cell['tg']}{depth}{streams}"
+    prompt = f"pp{cell['pp']}"
+    if cell.get("shape") == "ctx":
+        prompt, depth = f"ctx{cell['depth']}", ""
+    streams = f" c{cell['concurrency']}" if cell["concurrency"] > 1 or load == "closed" else ""
+    if load == "closed":
+        streams += " closed"
+    elif load == "open":
+        streams = f" {cell['rate']:g}/s"
+    return f"{prompt} tg{cell['tg']}{depth}{streams}"
 
 
 def _figures(cell: dict[str, Any], names: Iterable[str], between: str) -> Iterator[str]:

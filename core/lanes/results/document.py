@@ -9,9 +9,13 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     launched       launch, folder
     instrument     instrument, plan
     pass           instrument, cell, measured
+    requests       instrument, cell, number, count, packed
     cell           instrument, cell
     lane-end       status, reason, next_step, causes, log
     run-end        exit_code
+
+`requests` are the timelines of many requests, for those who compute figures anew: a document does not hold
+them, and is folded without them.
 
 A run whose owner is gone without `run-end` was interrupted: what had ended is all there. A journal may
 be cut or damaged anywhere: whatever events there are fold to a document, and no pass is lost.
@@ -26,7 +30,11 @@ import attrs
 
 SCHEMA = "lanes.result/1"
 
-_CELL_KEY = ("pp", "tg", "depth", "concurrency")
+REQUESTS = "requests"
+"""The kind of event that is kept for its own sake, and is in no document."""
+
+CELL_KEY = ("pp", "tg", "depth", "concurrency", "shape", "load", "rate")
+"""What tells a cell from others; older runs have only the first four."""
 
 
 @attrs.frozen(kw_only=True)
@@ -125,9 +133,9 @@ def _instrument(lane: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _cell(lane: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
     instrument = _instrument(lane, data["instrument"])
-    key = {name: data["cell"][name] for name in _CELL_KEY}
+    key = {name: data["cell"][name] for name in CELL_KEY if name in data["cell"]}
     for cell in instrument["cells"]:
-        if all(cell[name] == value for name, value in key.items()):
+        if all(cell.get(name) == value for name, value in key.items()):
             found: dict[str, Any] = cell
             return found
     new: dict[str, Any] = {**key, "status": None, "reason": None, "metrics": {}, "notes": [], "passes": []}

@@ -18,7 +18,7 @@ from typing import Any
 
 from lanes.errors import LanesError, UsageError
 from lanes.owners import Owner
-from lanes.results.document import Event, fold
+from lanes.results.document import REQUESTS, Event, fold
 
 SCHEMA_VERSION = 1
 
@@ -127,6 +127,19 @@ class Store:
                 raise UsageError(what, "`lanes history` lists them")
             return self._row(matches[0][0])
 
+    def requests(self, run: str) -> Iterator[dict[str, Any]]:
+        """The timelines of a run that its document does not hold, batch by batch (see `document.py`).
+        `run` is a whole id."""
+        rows = self._db.execute(
+            "SELECT data FROM events WHERE run = ? AND kind = ? ORDER BY seq", (run, REQUESTS)
+        )
+        while True:
+            with self._told("read"):
+                row = rows.fetchone()
+            if row is None:
+                return
+            yield json.loads(row[0])
+
     def recent(self, limit: int) -> Iterator[dict[str, Any]]:
         """The documents of the latest runs, the newest first."""
         with self._told("read"):
@@ -148,7 +161,9 @@ class Store:
         return self._fold(run, Owner(pid=pid, created=created).alive())
 
     def _fold(self, run: str, alive: bool) -> dict[str, Any]:
-        rows = self._db.execute("SELECT at, kind, data FROM events WHERE run = ? ORDER BY seq", (run,))
+        rows = self._db.execute(
+            "SELECT at, kind, data FROM events WHERE run = ? AND kind != ? ORDER BY seq", (run, REQUESTS)
+        )
         return fold(run, [Event(at=at, kind=kind, data=json.loads(data)) for at, kind, data in rows], alive)
 
     def close(self) -> None:
