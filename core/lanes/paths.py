@@ -5,6 +5,7 @@
     recipes/          the user's own recipes
     clusters/         the user's clusters
     lanes/<id>/       one folder a started lane: what was launched, logs, how processes ended
+    calibration.json  what the benchmark's client was found to hold on this machine
     history.sqlite    the store: every run, as it happened
     staged/           model files that were joined from parts or copied
 """
@@ -33,6 +34,10 @@ def clusters() -> Path:
 
 def lanes() -> Path:
     return _home("state") / "lanes"
+
+
+def calibration() -> Path:
+    return _home("state") / "calibration.json"
 
 
 def history() -> Path:

@@ -30,7 +30,7 @@ _MANY = 24
 """From so many sockets on, their reads are gathered."""
 _GATHER_S = 0.0005
 """How long to gather: what is late by that much is stamped by the kernel all the same."""
-_HOLD_S = 0.02
+_HOLD_S = 0.002
 """How long the gathering may keep the event loop from its other work."""
 
 

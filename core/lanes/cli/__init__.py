@@ -22,6 +22,7 @@ COMMANDS = {
     "engines": "List the engines and extensions that are installed.",
     "recipes": "List the recipes, or show one.",
     "scan": "Show which GPU code files hold, and whether it runs on a GPU.",
+    "calibrate": "Hold the benchmark's client against a server of known timing on this machine.",
     "history": "List past runs, or show one.",
 }
 
