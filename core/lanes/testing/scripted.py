@@ -39,6 +39,8 @@ class ScriptedServer:
     """Serve on a free port of the loopback, from `start` to `stop` or within a `with` block.
 
     `script` is a `Script`, or a function of the request's number (from 0) and body that gives one.
+    Prompts that do not fit into `context` tokens with their answers are refused; the list of models
+    tells it where `tells_context`. `metrics` gives the text of `/metrics`.
     `slots` requests are worked on at a time, the others wait in line; nobody is answered before
     `together` requests for more than one token have come.
     """
@@ -61,6 +63,7 @@ class ScriptedServer:
         self.script = script
         self.models, self.owned_by = models, owned_by
         self.tokenizer, self.key, self.die_after = tokenizer, key, die_after
+        self.context, self.tells_context, self.metrics = context, tells_context, metrics
         self.ready_at = time.monotonic() + load_s
         self.answers: list[Answer] = []
         self.prompts: list[str] = []
@@ -157,7 +160,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(503 if loading else 200, {"status": "loading" if loading else "ok"})
         elif self.path == "/v1/models" and self._allowed():
             data = [{"id": m, "object": "model", "owned_by": owner.owned_by} for m in owner.models]
+            if owner.context and owner.tells_context:
+                data = [entry | {"max_model_len": owner.context} for entry in data]
             self._json(200, {"object": "list", "data": data})
+        elif self.path == "/metrics" and owner.metrics:
+            self._send(200, "text/plain; version=0.0.4", owner.metrics(owner).encode())
         elif self.path != "/v1/models":
             self._json(404, {"error": {"message": f"no {self.path} here"}})
 
@@ -183,9 +190,11 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _json(self, status: int, value: Any) -> None:
-        content = json.dumps(value).encode()
+        self._send(status, "application/json", json.dumps(value).encode())
+
+    def _send(self, status: int, kind: str, content: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -202,7 +211,11 @@ class _Handler(BaseHTTPRequestHandler):
         script = owner.script if isinstance(owner.script, Script) else owner.script(number, body)
         answer.prompt_tokens += script.template
         refused = [name for name in script.refuses if name in body]
-        if refused:
+        needed = answer.prompt_tokens + int(body.get("max_tokens", 16))
+        if owner.context and needed > owner.context:
+            message = f"This model's maximum context length is {owner.context} tokens, but {needed} were asked for"
+            self._json(400, {"error": {"message": message}})
+        elif refused:
             self._json(400, {"error": {"message": f"Unrecognized request argument: {refused[0]}"}})
         elif script.status != 200:
             self._json(script.status, {"error": {"message": script.message}})

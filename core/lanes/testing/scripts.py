@@ -56,6 +56,8 @@ class Script:
     timings: bool = False
     line_end: str = "\n"
     comments: bool = False
+    multi_line: bool = False
+    """The data of an event in several lines, cut after its commas."""
     packet: int | None = None
     """Write in pieces of so many bytes."""
     tail_at_once: bool = False
@@ -159,6 +161,8 @@ class _Writer:
         end = self._script.line_end
         head = f"event: {kind}{end}" if kind else ""
         ping = f": keep-alive{end}" if self._script.comments else ""
+        if self._script.multi_line:
+            data = data.replace(", ", f",{end}data: ")
         return f"{ping}{head}data: {data}{end}{end}"
 
     def error(self) -> str:

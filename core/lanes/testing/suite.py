@@ -41,13 +41,15 @@ class EngineSuite(ServingTests):
 
     `engine` is the entry point's name. `recipe` is a recipe (by name or file) that can run on the
     machine of the tests; with None only that is tested which needs no run. `overrides` are set in that
-    recipe, as `--set` would. `failures` maps log lines of the engine to the name of the cause that
+    recipe, as `--set` would. `needed` is what a person has to set before the shipped recipes can be
+    launched at all (a command that is published nowhere). `failures` maps log lines of the engine to the name of the cause that
     `lanes_diagnose` must find in them.
     """
 
     engine: ClassVar[str]
     recipe: ClassVar[str | None] = None
     overrides: ClassVar[Mapping[str, str]] = {}
+    needed: ClassVar[Mapping[str, str]] = {}
     failures: ClassVar[Mapping[str, str]] = {}
 
     # -- what the tests stand on -----------------------------------------------------------------
@@ -68,7 +70,8 @@ class EngineSuite(ServingTests):
     @pytest.fixture
     def lanes(self, plugin: Engine) -> list[Lane]:
         """A lane for every recipe that the plugin ships, and for `recipe`."""
-        found = [entry.recipe for entry in recipes.listed(Plugins(), self.engine) if entry.recipe]
+        names = [entry.name for entry in recipes.listed(Plugins(), self.engine) if entry.recipe]
+        found = [recipes.find(name, Plugins(), self.needed) for name in names]
         if self.recipe is not None:
             found.append(recipes.find(self.recipe, Plugins(), self.overrides))
         return [recipes.lane(recipe, plugin) for recipe in found]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from lanes import recipes
-from lanes.plugins import Engine, Plugins
 from lanes.testing import EngineSuite
-from lanes.types import Lane
 
 CRASH = (
     "tensor-parallel peer failed: RoCE proxy failed: two-shot op 812 abandoned: kernel timed out at seq 40961"
@@ -22,11 +18,8 @@ class TestFlare(EngineSuite):
         "CUDA_ERROR_OUT_OF_MEMORY: out of memory": "out-of-gpu-memory",
         "CUDA error: no kernel image is available for execution on the device": "no-gpu-code",
     }
-
-    @pytest.fixture
-    def lanes(self, plugin: Engine) -> list[Lane]:
-        """The shipped recipes, with what a person has to add before they can be launched."""
-        command = '["start", "{model}", "{host}:{port}", "{rank}/{nnodes}", "{address}", "{head}:{rendezvous_port}"]'
-        added = {"command": command, "health": "/ready", "model.path": "/models/x"}
-        names = [entry.name for entry in recipes.listed(Plugins(), self.engine)]
-        return [recipes.lane(recipes.find(name, Plugins(), added), plugin) for name in names]
+    needed = {
+        "command": '["start", "{model}", "{host}:{port}", "{rank}/{nnodes}", "{address}", "{head}:{rendezvous_port}"]',
+        "health": "/ready",
+        "model.path": "/models/x",
+    }
