@@ -94,6 +94,7 @@ class _Probe:
         self._ruler = Ruler(self._client)
         self._context = Context()
         self._chars: dict[Cell, float] = {}
+        self._answer_rate: float | None = None
         self._learned = False
         self._notes: list[str] = []
 
@@ -169,6 +170,8 @@ class _Probe:
             passes=self._plan.passes,
             fixed_length=self._form.fixes_length,
             template_tokens=self._ruler.template_tokens,
+            counted=self._ruler.tokenizes,
+            answer_rate=self._answer_rate,
         )
 
     def _result(
@@ -231,6 +234,9 @@ class _Probe:
             self._ruler.observe(content, one)
             self._context.refused(cell, one)
         k1s = [await self._first_delta(one) for one in streams]
+        if answer := streams[0].text:
+            tokens = await self._ruler.count_bare(answer)
+            self._answer_rate = tokens / len(answer) if tokens else None
         return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s, self._plan.slo)
 
     async def _load_pass(self, progress: Progress, number: int) -> Pass:

@@ -59,6 +59,9 @@ class ScriptedServer:
         tls: ssl.SSLContext | None = None,
         slots: int | None = None,
         together: int = 1,
+        context: int | None = None,
+        tells_context: bool = True,
+        metrics: Callable[[ScriptedServer], str] | None = None,
     ) -> None:
         self.script = script
         self.models, self.owned_by = models, owned_by
@@ -159,7 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
             loading = time.monotonic() < owner.ready_at
             self._json(503 if loading else 200, {"status": "loading" if loading else "ok"})
         elif self.path == "/v1/models" and self._allowed():
-            data = [{"id": m, "object": "model", "owned_by": owner.owned_by} for m in owner.models]
+            data: list[dict[str, Any]] = [
+                {"id": m, "object": "model", "owned_by": owner.owned_by} for m in owner.models
+            ]
             if owner.context and owner.tells_context:
                 data = [entry | {"max_model_len": owner.context} for entry in data]
             self._json(200, {"object": "list", "data": data})
@@ -213,7 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
         refused = [name for name in script.refuses if name in body]
         needed = answer.prompt_tokens + int(body.get("max_tokens", 16))
         if owner.context and needed > owner.context:
-            message = f"This model's maximum context length is {owner.context} tokens, but {needed} were asked for"
+            message = (
+                f"This model's maximum context length is {owner.context} tokens, but {needed} were asked for"
+            )
             self._json(400, {"error": {"message": message}})
         elif refused:
             self._json(400, {"error": {"message": f"Unrecognized request argument: {refused[0]}"}})
