@@ -20,7 +20,7 @@ _LATE_S = 0.010
 _BACK_NS = 1_000_000
 _HIDDEN = 8
 """Tokens that may have no text of their own: those that begin and end an answer, its parts and calls."""
-_TEXT_OFF = 1.3
+_TEXT_OFF = 1.5
 """By how much a tokenizer may count less than there were, for it joins what was made in pieces."""
 _K1 = {
     "usage": "told by the stream's running usage",
@@ -102,7 +102,7 @@ def _hidden(terms: Terms, s: Stream) -> str | None:
     reasoning = (s.usage.reasoning_tokens or 0) if s.usage else 0
     if reasoning and not any(a.kind == "reasoning" for a in deltas):
         return f"the server counts {reasoning} reasoning tokens that it did not stream"
-    if not deltas:
+    if not deltas or any(a.kind == "tool" for a in deltas):  # the syntax of a call has no text
         return None
     first = deltas[0].cumulative
     if first is not None:
