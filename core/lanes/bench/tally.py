@@ -119,8 +119,9 @@ class Tally:
     def _doubt(self, sent: Sent) -> None:
         """Count why this request cannot be believed, if it cannot. Its length alone is judged with the
         others': prompts of a load are cut without asking."""
-        got = max((sent.stream.prompt_tokens or 0) - self._cell.depth, 0)
-        terms = evolve(self._terms, cell=evolve(self._cell, pp=got), passes=1)
+        own = max((sent.stream.prompt_tokens or 0) - self._cell.warm_tokens, 0)
+        length = {"depth": own} if self._cell.shape == "ctx" else {"pp": own}
+        terms = evolve(self._terms, cell=evolve(self._cell, **length), passes=1)
         one = Pass(
             cell=terms.cell,
             number=1,
