@@ -20,7 +20,7 @@ CHAT_PATH = "/v1/chat/completions"
 _IDLE_S = 0.2
 """How long nothing must come before what came is looked through: after `[DONE]`, the wait for the
 orderly end of the answer."""
-_SLICE = 64
+_SLICE = 16
 """Reads that are looked through at once, before there is room for reading."""
 _ROOM_BYTES = 64 << 20
 """What may wait to be looked through, of all streams together ..."""
@@ -99,51 +99,38 @@ class Client:
 
     async def _exchange(self, connection: Connection, payload: bytes, sink: _Sink) -> None:
         """Write the request and feed `sink` until it is done. The connection is closed."""
-        tape = _Tape(self._room)
+        tape = _Tape(min(_IDLE_S, self.limits.stall_s / 4, self.limits.first_byte_s / 4), self._room)
         self._active += 1
         try:
             sink.t0_ns = connection.start(payload, tape.take, tape.end)
             await self._play(tape, sink)
         finally:
             self._active -= 1
+            tape.close()
             connection.close()
 
     async def _play(self, tape: _Tape, sink: _Sink) -> None:
         """Feed `sink` what is on `tape`, when there is cause, until it is done."""
-        loop = asyncio.get_running_loop()
-        quiet_since, lingers = loop.time(), False
-        while True:
-            limit = self.limits.stall_s if tape.reads else self.limits.first_byte_s
-            seen = tape.reads
-            cause = await tape.ready(min(_IDLE_S, limit / 4))
-            now = loop.time()
-            if tape.reads != seen:
-                quiet_since = now
-                if not cause:
-                    continue
-            await self._feed(tape, sink)
-            if sink.done:
-                return
-            if tape.ended:
-                sink.end(tape.broken)
-                return
-            if sink.answered and lingers:
-                sink.end()
-                return
+        while not sink.done:
             lingers = sink.answered
-            if tape.reads == seen and now - quiet_since >= limit:
+            await tape.woken.wait()
+            tape.woken.clear()
+            await self._feed(tape, sink)
+            limit = self.limits.stall_s if tape.reads else self.limits.first_byte_s
+            if tape.ended or lingers:
+                sink.end(tape.broken)
+            elif tape.quiet_s >= limit:
                 sink.stalled(limit)
-                return
 
     async def _feed(self, tape: _Tape, sink: _Sink) -> None:
         """Feed the reads on `tape` to `sink`, one stream after the other, with room for reading between."""
         async with self._feeding:
-            for count, read in enumerate(tape.unwind(), 1):
+            for count, read in enumerate(tape.unwind()):
+                if count % _SLICE == 0 and not tape.eager:
+                    await asyncio.sleep(0)
                 sink.feed(read)
                 if sink.done:
                     return
-                if count % _SLICE == 0:
-                    await asyncio.sleep(0)
             tape.eager = not sink.streams
 
     def _room(self) -> int:
@@ -152,26 +139,33 @@ class Client:
 
 
 class _Tape:
-    """What one connection brought, kept until there is time to read it.
+    """What one connection brought, kept until there is time to look through it.
 
-    Parsing while the streams run would delay the reads of the others, and reads that come late find
+    Parsing while the streams run would delay the reads of the others, and a read that comes late finds
     several deltas that share one stamp. So reads are kept as they came, and looked through when the
-    answer may have ended, when nothing comes, or when there are too many; each at once while `eager`,
-    as long as it is not known to be a stream.
+    answer may have ended, when nothing came for `idle_s`, or when there are too many; each at once
+    while `eager`, as long as it is not known to be a stream.
     """
 
-    def __init__(self, room: Callable[[], int]) -> None:
+    def __init__(self, idle_s: float, room: Callable[[], int]) -> None:
         self.reads = 0
         self.ended = False
         self.broken: str | None = None
         self.eager = True
+        self.woken = asyncio.Event()
         self._room = room
-        # Flat, for objects in it would be tracked by the garbage collector, and it would run often.
+        # Flat: tuples in it would be tracked by the garbage collector, which would run often.
         self._kept: list[Any] = []
         self._bytes, self._limit = 0, room()
         self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[bool] | None = None
-        self._cause = False
+        self._idle_s = idle_s
+        self._seen, self._seen_at = 0, self._loop.time()
+        self._timer = self._loop.call_later(idle_s, self._look)
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long nothing came, seen every `idle_s`."""
+        return self._loop.time() - self._seen_at if self.reads == self._seen else 0.0
 
     def take(self, data: bytes, at_ns: int, read_ns: int, kernel: bool) -> None:
         """Keep a read; wake who waits when it may be the last one, or there are too many."""
@@ -179,36 +173,27 @@ class _Tape:
         self._kept += (data, at_ns, read_ns, kernel)
         self._bytes += len(data)
         if data.endswith(b"0\r\n\r\n") or b"[DONE]" in data or self._bytes > self._limit or self.eager:
-            self._wake(True)
+            self.woken.set()
 
     def end(self, broken: str | None) -> None:
         self.ended, self.broken = True, broken
-        self._wake(True)
-
-    async def ready(self, timeout_s: float) -> bool:
-        """Wait for a cause to look through the tape, or so long; return whether there was one."""
-        if self._cause:
-            self._cause = False
-            return True
-        self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._wake, False)
-        try:
-            return await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
+        self.woken.set()
 
     def unwind(self) -> Iterator[Read]:
         """Yield what is on the tape, which is empty then."""
         kept = iter(self._kept)
-        self._kept, self._bytes, self._limit, self._cause = [], 0, self._room(), False
+        self._kept, self._bytes, self._limit = [], 0, self._room()
         yield from map(Read, kept, kept, kept, kept)
 
-    def _wake(self, cause: bool) -> None:
-        if self._waiter is None:
-            self._cause |= cause
-        elif not self._waiter.done():
-            self._waiter.set_result(cause)
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self.reads == self._seen:
+            self.woken.set()
+        else:
+            self._seen, self._seen_at = self.reads, self._loop.time()
+        self._timer = self._loop.call_later(self._idle_s, self._look)
 
 
 class _Answer:
