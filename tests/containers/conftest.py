@@ -5,33 +5,42 @@ The image holds nothing but folders: Python and lanes-echo come in by mounts.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(scope="session")
-def dockerd(tmp_path_factory):
+def dockerd() -> Iterator[Path]:
     """A Docker engine of the tests' own, and its socket."""
+    with engine() as socket:
+        yield socket
+
+
+@contextlib.contextmanager
+def engine(*before: str) -> Iterator[Path]:
+    """Run a Docker engine, its command line after the words `before`; its socket is gone with it."""
     if os.geteuid() != 0 or not shutil.which("dockerd"):
         pytest.skip("needs root and dockerd: apt-get install docker.io")
-    folder = Path(tmp_path_factory.mktemp("dockerd"))
-    # The path of a socket has a limit of 107 bytes, and pytest's folders are deep.
-    socket = Path(f"/run/lanes-test-{os.getpid()}.sock")
-    log = (folder / "log").open("wb")
-    daemon = subprocess.Popen(
-        ["dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec"), "-H", f"unix://{socket}",
-         "--pidfile", str(folder / "pid"), "--iptables=false", "--ip6tables=false", "--bridge=none"],
-        stdout=log, stderr=log,
-    )  # fmt: skip
+    # Not in pytest's folders: a socket's path has a limit of 107 bytes, and mounts are to be undone first.
+    folder = Path(tempfile.mkdtemp(prefix="lanes-dockerd-", dir="/var/tmp"))
+    socket = folder / "docker.sock"
+    argv = [*before, "dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
+    argv += ["-H", f"unix://{socket}", "--pidfile", str(folder / "pid"), "--iptables=false", "--bridge=none"]
+    with (folder / "log").open("wb") as log:
+        daemon = subprocess.Popen(argv, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 60
         while not _answers(socket):
@@ -40,9 +49,11 @@ def dockerd(tmp_path_factory):
         yield socket
     finally:
         daemon.terminate()
-        daemon.wait(30)
-        socket.unlink(missing_ok=True)
-        subprocess.run(["umount", "-q", "-R", str(folder / "data")], check=False)
+        daemon.wait(60)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((m for m in mounts if m.startswith(str(folder))), reverse=True):
+            subprocess.run(["umount", "-l", mount], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answers(socket):
@@ -95,11 +106,12 @@ def lanes_launch(lane, placement, staged):
     box = lanes.Container(image=recipe.image, mounts=recipe.mounts, labels={"site": "test"}, ipc="host")
     processes = []
     for rank in range(recipe.nodes):
-        one = attrs.evolve(launch.processes[0], rank=rank, container=box)
+        argv = list(launch.processes[0].argv)
         if rank:
-            at = one.argv.index("--port")
-            one = attrs.evolve(one, argv=(*one.argv[: at + 1], placement.rendezvous_port, *one.argv[at + 2 :]))
-        processes.append(one)
+            argv[argv.index("--port") + 1] = placement.rendezvous_port
+            argv[argv.index("--host") + 1] = placement.seats[rank].address
+        env = {**launch.processes[0].env, "HEAD": placement.head.address}
+        processes.append(lanes.Process(rank=rank, argv=tuple(argv), env=env, container=box))
     return attrs.evolve(launch, processes=tuple(processes), start_order=tuple(reversed(range(recipe.nodes))))
 """
 
@@ -154,3 +166,125 @@ def docker() -> Callable[..., str]:
 def containers() -> Callable[..., list[dict[str, str]]]:
     """All containers of the engine behind a socket."""
     return containers_of
+
+
+class Bed:
+    """Four machines in network namespaces, each with an sshd and a Docker engine of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names = ["n1", "n2", "n3", "n4"]
+        self.sockets: dict[str, Path] = {}
+        self.sshds: dict[str, subprocess.Popen[bytes]] = {}
+
+    def address(self, name: str) -> str:
+        return f"10.99.0.1{name[1:]}"
+
+    def inside(self, name: str) -> tuple[str, ...]:
+        """The words before a program that is to run on a node. Not `ip netns exec`, which hides the cgroups."""
+        return ("nsenter", f"--net=/run/netns/lanes-{name}")
+
+    def cluster(self, *names: str, **more: str) -> str:
+        """A cluster's TOML of these nodes."""
+        head = "".join(f"{key} = {value}\n" for key, value in more.items())
+        nodes = "".join(
+            f'[[nodes]]\nname = "{n}"\nssh = "{n}"\naddress = "{self.address(n)}"\n' for n in names
+        )
+        return f'name = "bed"\n{head}{nodes}'
+
+    def sshd(self, name: str) -> None:
+        """Start (again) the node's sshd."""
+        argv = [*self.inside(name), "/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / f"sshd-{name}")]
+        with (self.folder / f"sshd-{name}.log").open("ab") as log:
+            self.sshds[name] = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+
+
+@pytest.fixture(scope="session")
+def bed(tmp_path_factory) -> Iterator[Bed]:
+    """Four machines; skipped where there is no root, dockerd, sshd or ip."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("dockerd", "ip", "nsenter", "ssh"))):
+        pytest.skip("needs root, dockerd, sshd and ip: apt-get install docker.io openssh-server iproute2")
+    if not Path("/usr/sbin/sshd").exists():
+        pytest.skip("needs sshd: apt-get install openssh-server")
+    if Path("/sys/class/net/lanes-br").exists():
+        pytest.skip("the network of these tests is in use by another run of them")
+    made = Bed(Path(tmp_path_factory.mktemp("bed")))
+    with contextlib.ExitStack() as stack:
+        stack.callback(_take_down, made)
+        _ip("link", "add", "lanes-br", "type", "bridge")
+        _ip("addr", "add", "10.99.0.1/24", "dev", "lanes-br")
+        _ip("link", "set", "lanes-br", "up")
+        for key in ("host", "client"):
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(made.folder / key)], check=True
+            )
+        shutil.copy(made.folder / "client.pub", made.folder / "authorized")
+        Path("/run/sshd").mkdir(exist_ok=True)
+        for name in made.names:
+            _machine(made, name)
+        with ThreadPoolExecutor(4) as pool:
+            engines = [engine(*made.inside(name)) for name in made.names]
+            made.sockets = dict(
+                zip(made.names, pool.map(lambda one: stack.enter_context(one), engines), strict=True)
+            )
+        for name in made.names:
+            _ssh_files(made, name)
+            made.sshd(name)
+        yield made
+
+
+def _machine(made: Bed, name: str) -> None:
+    host, inner = f"lanes-{name}", f"veth-{name}"
+    _ip("netns", "add", f"lanes-{name}")
+    _ip("link", "add", host, "type", "veth", "peer", "name", inner)
+    _ip("link", "set", host, "master", "lanes-br", "up")
+    _ip("link", "set", inner, "netns", f"lanes-{name}")
+    _ip("-n", f"lanes-{name}", "addr", "add", f"{made.address(name)}/24", "dev", inner)
+    _ip("-n", f"lanes-{name}", "link", "set", inner, "up")
+    _ip("-n", f"lanes-{name}", "link", "set", "lo", "up")
+
+
+def _ssh_files(made: Bed, name: str) -> None:
+    (made.folder / f"sshd-{name}").write_text(
+        f"Port 22\nListenAddress {made.address(name)}\nHostKey {made.folder}/host\n"
+        f"AuthorizedKeysFile {made.folder}/authorized\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n"
+        f"PidFile none\nSetEnv DOCKER_HOST=unix://{made.sockets[name]}\n"
+    )
+    with (made.folder / "ssh_config").open("a") as config:
+        config.write(
+            f"Host {name}\n  HostName {made.address(name)}\n  User root\n  IdentityFile {made.folder}/client\n"
+            f"  IdentitiesOnly yes\n  UserKnownHostsFile {made.folder}/known\n  StrictHostKeyChecking accept-new\n"
+        )
+
+
+def _take_down(made: Bed) -> None:
+    for sshd in made.sshds.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(sshd.pid, signal.SIGKILL)
+        sshd.wait()
+    for name in made.names:
+        subprocess.run(["ip", "netns", "del", f"lanes-{name}"], check=False)
+    subprocess.run(["ip", "link", "del", "lanes-br"], check=False)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def clustered(contained, bed, tmp_path):
+    """`lanes` that reaches the machines of the bed, with a recipe for all four and their cluster."""
+    (tmp_path / "bin").mkdir()
+    client = tmp_path / "bin" / "ssh"
+    client.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {bed.folder}/ssh_config "$@"\n')
+    client.chmod(0o755)
+    contained.env["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    cluster = tmp_path / "bed.toml"
+    cluster.write_text(bed.cluster(*bed.names))
+    contained.cluster = str(cluster)
+    yield contained
+    left = {n: docker_cli(s, "ps", "-aq").split() for n, s in bed.sockets.items() if _answers(s)}
+    for name, ids in left.items():
+        if ids:
+            docker_cli(bed.sockets[name], "rm", "-f", *ids)
+    assert not any(left.values()), f"containers were left: {left}"
