@@ -15,6 +15,7 @@ from lanes.bench.plan import Cell, Load, Shape
 from lanes.bench.slo import Slo
 from lanes.bench.statistics import Interval, median_interval
 from lanes.bench.stream import Stream
+from lanes.bench.watch import NOTHING, Seen
 
 Status = Literal["ok", "invalid", "crashed", "skipped"]
 
@@ -93,8 +94,10 @@ def finished_pass(
     prefixes: Sequence[Stream] = (),
     client_cpu_s: float = 0.0,
     slo: Slo | None = None,
+    seen: Seen = NOTHING,
 ) -> Pass:
-    """Return the pass with its figures; a pass in which a stream failed has none."""
+    """Return the pass with its figures; a pass in which a stream failed has none. `seen` is what was
+    seen of the server meanwhile."""
     failed = next((s.error for s in (*prefixes, *streams) if not s.ok), None)
     own = [stream_figures(s, k1) for s, k1 in zip(streams, first_deltas, strict=True)]
     return Pass(
@@ -106,9 +109,10 @@ def finished_pass(
         prefixes=tuple(prefixes),
         figures={} if failed else _pass_figures(streams, first_deltas, own) | _goodput(slo, streams, own),
         stream_figures=tuple(own),
-        server_figures={} if failed else _medians([server_figures(s) for s in streams]),
+        server_figures={} if failed else _medians([server_figures(s) for s in streams]) | dict(seen.figures),
         client_cpu_s=client_cpu_s,
         error=failed,
+        notes=seen.notes,
     )
 
 
@@ -187,6 +191,7 @@ def _pass_figures(
 ) -> dict[str, float]:
     """Medians over the streams; of several streams together the span and the steady rate too."""
     figures: dict[str, float | None] = dict(_medians(own))
+    figures["generated_tokens"] = sum(o["completion_tokens"] for o in own if "completion_tokens" in o)
     figures["span_tps"] = measures.span_tps(streams)
     if len(streams) > 1:
         figures.pop("decode_tps", None)  # one stream's rate under a name that could pass for all

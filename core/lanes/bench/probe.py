@@ -26,6 +26,7 @@ from lanes.bench.timelines import Batch
 from lanes.bench.transport import ConnectError
 from lanes.bench.until import Until
 from lanes.bench.validity import Terms, remarks, verdict
+from lanes.bench.watch import Watch, disagreements
 from lanes.types import Endpoint
 
 _POLL_S = 1.0
@@ -92,6 +93,7 @@ class _Probe:
         self._client = Client(endpoint, plan.limits)
         self._form = Form(endpoint=endpoint, seed=plan.seed)
         self._ruler = Ruler(self._client)
+        self._watch = Watch(endpoint)
         self._context = Context()
         self._chars: dict[Cell, float] = {}
         self._answer_rate: float | None = None
@@ -99,6 +101,10 @@ class _Probe:
         self._notes: list[str] = []
 
     async def run(self) -> tuple[CellResult, ...]:
+        with self._watch:
+            return await self._grid()
+
+    async def _grid(self) -> tuple[CellResult, ...]:
         results: list[CellResult] = []
         cells = self._plan.cells
         for index, cell in enumerate(cells, 1):
@@ -180,7 +186,7 @@ class _Probe:
         measured = [p for p in passes if not p.warmup]
         said = [*self._notes, *(note for note in notes if note), *remarks(self._terms(cell), measured)]
         # What a load has to say of itself is told of its last pass.
-        said += measured[-1].notes if measured else ()
+        said += [*disagreements(measured), *(measured[-1].notes if measured else ())]
         return cell_result(cell, status, reason, passes, said)
 
     async def _learn(self) -> Stream:
@@ -227,9 +233,11 @@ class _Probe:
                 self._context.refused(cell, prefixes[-1])
                 return finished_pass(cell, number, warmup, (), (), prefixes)
         self._on_progress(progress)
+        await self._watch.begin()
         cpu_s = time.process_time()
         streams = await self._burst([self._form.body(content, cell.tg) for content in contents])
         cpu_s = time.process_time() - cpu_s
+        seen = await self._watch.end(sum(s.completion_tokens or 0 for s in streams))
         for content, one in zip(contents, streams, strict=True):
             self._ruler.observe(content, one)
             self._context.refused(cell, one)
@@ -237,7 +245,7 @@ class _Probe:
         if answer := streams[0].text:
             tokens = await self._ruler.count_bare(answer)
             self._answer_rate = tokens / len(answer) if tokens else None
-        return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s, self._plan.slo)
+        return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s, self._plan.slo, seen)
 
     async def _load_pass(self, progress: Progress, number: int) -> Pass:
         """Prefixes are warmed first; the prompts are cut like one that was fitted, without asking."""
@@ -269,11 +277,14 @@ class _Probe:
         on_count(0)
         tally = Tally(self._terms(cell), self._plan.slo)
         load = LoadPass(self._client, cell, tally, body, number, self._on_batch, on_count)
+        await self._watch.begin()
         cpu_s = time.process_time()
         await load.run(nonce(self._plan, cell, index, -1))
+        cpu_s = time.process_time() - cpu_s
+        seen = await self._watch.end(tally.generated_tokens)
         if tally.failed is not None:
             self._context.refused(cell, tally.failed)
-        return load_pass(tally, self._terms(cell), number, prefixes, time.process_time() - cpu_s)
+        return load_pass(tally, self._terms(cell), number, prefixes, cpu_s, seen)
 
     async def _content(self, cell: Cell, number: int, stream: int, prefixes: list[Stream]) -> str:
         """Return the message of one stream; its prefix, if it has one, is warmed first (into `prefixes`)."""

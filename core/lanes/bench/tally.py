@@ -19,6 +19,7 @@ from lanes.bench.plan import Cell
 from lanes.bench.slo import Slo
 from lanes.bench.stream import Stream
 from lanes.bench.validity import Terms, prompt_length, remarks, verdict
+from lanes.bench.watch import NOTHING, Seen
 
 _FIGURES = (
     "first_event_s", "ttft_s", "prefill_tps", "decode_tps", "itl_s", "itl_mean_s", "icl_s", "e2e_s",
@@ -64,6 +65,11 @@ class Tally:
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    @property
+    def generated_tokens(self) -> float:
+        """All tokens of all answers."""
+        return sum(n for n in self._columns["completion_tokens"] if not math.isnan(n))
 
     @property
     def _cell(self) -> Cell:
@@ -120,8 +126,9 @@ class Tally:
         """Count why this request cannot be believed, if it cannot. Its length alone is judged with the
         others': prompts of a load are cut without asking."""
         own = max((sent.stream.prompt_tokens or 0) - self._cell.warm_tokens, 0)
-        length = {"depth": own} if self._cell.shape == "ctx" else {"pp": own}
-        terms = evolve(self._terms, cell=evolve(self._cell, **length), passes=1)
+        whole = self._cell.shape == "ctx"
+        cell = evolve(self._cell, depth=own) if whole else evolve(self._cell, pp=own)
+        terms = evolve(self._terms, cell=cell, passes=1)
         one = Pass(
             cell=terms.cell,
             number=1,
@@ -157,6 +164,7 @@ class Tally:
                 figures[f"{stem}_p99_s"] = quantile(values, 0.99)
         if "decode_tps" in figures:
             figures["stream_decode_tps"] = figures.pop("decode_tps")
+        figures["generated_tokens"] = self.generated_tokens
         figures["requests"] = float(len(self._numbers))
         figures["counted_requests"] = float(len(rows))
         if self._numbers:
@@ -175,7 +183,6 @@ class Tally:
         span_s = (max(self._ended) - min(self._due)) / 1e9
         delays = sorted((t0 - due) / 1e9 for t0, due in zip(self._t0, self._due, strict=True))
         scheduled_s = (max(self._due) - min(self._due)) / 1e9
-        tokens = sum(n for n in self._columns["completion_tokens"] if not math.isnan(n))
         figures = {
             "schedule_delay_s": statistics.median(delays),
             "schedule_delay_p99_s": quantile(delays, 0.99),
@@ -187,7 +194,7 @@ class Tally:
             figures["offered_rps"] = (len(self._due) - 1) / scheduled_s
         if span_s > 0:
             figures["request_rps"] = (len(self) - self.failures) / span_s
-            figures["load_tps"] = tokens / span_s
+            figures["load_tps"] = self.generated_tokens / span_s
             figures |= self._goodput(range(len(self)), span_s)
         return figures
 
@@ -286,9 +293,14 @@ class Tally:
 
 
 def load_pass(
-    tally: Tally, terms: Terms, number: int, prefixes: Sequence[Stream] = (), client_cpu_s: float = 0.0
+    tally: Tally,
+    terms: Terms,
+    number: int,
+    prefixes: Sequence[Stream] = (),
+    client_cpu_s: float = 0.0,
+    seen: Seen = NOTHING,
 ) -> Pass:
-    """Return the pass that `tally` has counted."""
+    """Return the pass that `tally` has counted; `seen` is what was seen of the server meanwhile."""
     streams, k1s = tally.streams()
     counted = Pass(
         cell=terms.cell,
@@ -297,13 +309,14 @@ def load_pass(
         streams=(),
         prefixes=tuple(prefixes),
         figures=tally.figures(),
+        server_figures=dict(seen.figures),
         client_cpu_s=client_cpu_s,
         error=tally.error(),
         requests=len(tally),
         fault=tally.fault(),
     )
     said = remarks(terms, [evolve(counted, streams=streams, first_deltas=k1s, error=None)])
-    return evolve(counted, notes=(*tally.remarks(), *said))
+    return evolve(counted, notes=(*tally.remarks(), *said, *seen.notes))
 
 
 def load_verdict(passes: Sequence[Pass], asked: int) -> str | None:
