@@ -38,6 +38,7 @@ class Shape:
         self._before = before
         self._starts: dict[int, bytes] = {}
         self._rest = re.compile(_TEXT + rest)
+        self._counts = delta.cumulative is not None
 
     @classmethod
     def of(cls, data: bytes, chunked: bool) -> Shape | None:
@@ -46,6 +47,8 @@ class Shape:
         delta = _only(body) if body else None
         if not body or delta is None or delta.kind not in TOKEN_KINDS:
             return None
+        if body.count(b'"completion_tokens"') > 1:
+            return None
         quoted = f'"{delta.text}"'.encode()  # not found where JSON writes it otherwise
         at = -1
         while (at := body.find(quoted, at + 1)) >= 0:
@@ -53,7 +56,7 @@ class Shape:
             other = before + _OTHER_TEXT.encode() + _COUNTS.sub(rb"\g<1>%d" % _OTHER_COUNT, after)
             if _same(_only(other), delta):
                 rest = _pattern(after) + (rb"\r\n" if chunked else b"")
-                return cls(delta, chunked, before, rest) if rest.count(b"<completion>") <= 1 else None
+                return cls(delta, chunked, before, rest)
         return None
 
     def match(self, data: bytes) -> tuple[str, int | None] | None:
@@ -66,10 +69,9 @@ class Shape:
         if found is None:
             return None
         try:
-            text = found[1].decode()
+            return found[1].decode(), int(found[2]) if self._counts else None
         except UnicodeDecodeError:
             return None
-        return text, int(found["completion"]) if self.delta.cumulative is not None else None
 
     def parse(self, data: bytes) -> Delta | None:
         """Return all that a read of this shape holds."""
@@ -118,7 +120,7 @@ def _pattern(after: bytes) -> bytes:
     for count in _COUNTS.finditer(after):
         completion = b"completion" in count[1]
         parts += [re.escape(after[at : count.start()] + count[1])]
-        parts += [b"(?P<completion>" + _NUMBER + b")" if completion else _NUMBER]
+        parts += [b"(" + _NUMBER + b")" if completion else _NUMBER]
         at = count.end()
     return b"".join([*parts, re.escape(after[at:])])
 
@@ -133,12 +135,11 @@ class QuickRecorder(Recorder):
 
     def feed(self, read: Read) -> None:
         """Take one read."""
-        shape = self._shape
-        if self._clean and shape is not None and not self.done:
-            found = shape.match(read.data)
-            if found is not None:
-                self._quick(shape.delta, *found, read)
-                return
+        shape = self._shape if self._clean and not self.done else None
+        found = shape.match(read.data) if shape is not None else None
+        if shape is not None and found is not None:
+            self._quick(shape.delta, *found, read)
+            return
         self._settle()
         clean, before = self._clean, len(self._arrivals)
         super().feed(read)
