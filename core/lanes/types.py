@@ -405,7 +405,9 @@ class Dialect:
     `tokenize_path` with `tokenize_field` (the request's key for the text) answers `{"tokens": [...]}`
     or `{"count": n}`. `extra` is merged into every request, `fixed_length` only where the output's
     length is to be fixed; fields in `forbidden` are never sent. `metrics` maps our names
-    (`acceptance`, `running`, `queued`, `kv_use`) to the server's metric names.
+    to those of the server's metrics: the gauges `running` and `queued` (requests), `kv_use` (a share) and
+    `acceptance` (tokens a verify step), the counters `generated` (tokens), `accepted` (drafted tokens
+    that were) and `drafts` (verify steps).
     """
 
     name: str = "openai"

@@ -38,7 +38,11 @@ _DIALECT = Dialect(
     tokenize_path="/tokenize",
     tokenize_field="content",
     metrics_path="/metrics",
-    metrics={"running": "llamacpp:requests_processing", "queued": "llamacpp:requests_deferred"},
+    metrics={
+        "running": "llamacpp:requests_processing",
+        "queued": "llamacpp:requests_deferred",
+        "generated": "llamacpp:tokens_predicted_total",
+    },
     fixed_length={"ignore_eos": True},
 )
 

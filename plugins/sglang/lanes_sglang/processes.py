@@ -34,6 +34,7 @@ _METRICS = {
     "queued": "sglang:num_queue_reqs",
     "kv_use": "sglang:token_usage",
     "acceptance": "sglang:spec_accept_length",
+    "generated": "sglang:generation_tokens_total",
 }
 
 

@@ -31,6 +31,9 @@ DIALECT = Dialect(
         "running": "vllm:num_requests_running",
         "queued": "vllm:num_requests_waiting",
         "kv_use": "vllm:kv_cache_usage_perc",
+        "generated": "vllm:generation_tokens",
+        "accepted": "vllm:spec_decode_num_accepted_tokens",
+        "drafts": "vllm:spec_decode_num_drafts",
     },
     fixed_length={"ignore_eos": True},
 )
