@@ -103,12 +103,12 @@ def _read(event: Event) -> Delta:
     if kind not in TOKEN_KINDS:
         if finish:
             kind = "finish"
-        elif not choice and usage is not None:
-            kind = "usage"
-        elif odd is None:
-            odd = _unknown(chunk, choice)
-        if odd:
-            kind = "unknown"
+        else:
+            odd = odd or _unknown(chunk, choice)
+            if odd:
+                kind = "unknown"
+            elif not choice and usage is not None:
+                kind = "usage"
     cumulative = usage.completion_tokens if usage else None
     if cumulative is None and timings and timings.get("predicted_n", -1) >= 0:
         cumulative = int(timings["predicted_n"])
@@ -160,9 +160,11 @@ def _unknown(chunk: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
     if choice:
         known = choice.get("delta") is None or isinstance(choice["delta"], dict)
         return None if known and "delta" in choice else "a choice without a delta"
-    if "choices" not in chunk and not chunk.get("timings") and chunk.get("type") != "ping":
-        return "an event without choices"
-    return None if choices in (None, []) else "choices that are none"
+    if "choices" in chunk:
+        return None if choices is None or choices == [] else "choices that are none"
+    alone = any(chunk.get(name) for name in ("usage", "timings")) or chunk.get("type") == "ping"
+    listed = any(isinstance(v, list) and v and isinstance(v[0], dict) for v in chunk.values())
+    return None if alone and not listed else "an event without choices"
 
 
 def _quoted(text: str) -> str:
