@@ -18,7 +18,7 @@ from lanes.bench.measures import FirstDelta
 from lanes.bench.plan import Cell
 from lanes.bench.slo import Slo
 from lanes.bench.stream import Stream
-from lanes.bench.validity import Terms, prompt_length, remarks, verdict
+from lanes.bench.validity import Terms, late_reads, prompt_length, remarks, verdict
 from lanes.bench.watch import NOTHING, Seen
 
 _FIGURES = (
@@ -28,6 +28,8 @@ _FIGURES = (
 _TAILS = ("ttft_s", "itl_mean_s", "e2e_s")
 """Figures whose 90th and 99th percentiles are told beside the median."""
 _LATE_S = 0.010
+_DOUBTFUL = 0.01
+"""Up to this share of requests that cannot be believed, the others still can: figures are medians."""
 _NOT_HELD = 0.10
 _NOT_HELD_REQUESTS = 3
 
@@ -52,6 +54,7 @@ class Tally:
         self._due, self._t0, self._ended = array("q"), array("q"), array("q")
         self._met = array("b")
         self._merged = array("q")
+        self._doubts = array("d")
         self._in_window = 0.0
         self._first_ended = 0
         self._begin_ns = self._end_ns = 0
@@ -94,6 +97,7 @@ class Tally:
             column.append(figures.get(name, math.nan))
         self._met.append(bool(self._slo and stream.ok and self._slo.met(figures)))
         self._merged.append(stream.merged_reads)
+        self._doubts.append(stream.doubt_s)
         if stream.ok:
             self.failures_in_a_row = 0
             self._stamps.add(stream.stamps)
@@ -123,8 +127,8 @@ class Tally:
                     self._in_window += count
 
     def _doubt(self, sent: Sent) -> None:
-        """Count why this request cannot be believed, if it cannot. Its length alone is judged with the
-        others': prompts of a load are cut without asking."""
+        """Count why this request cannot be believed, if it cannot. Its prompt's length, and how late it
+        was read, are judged with the others'."""
         own = max((sent.stream.prompt_tokens or 0) - self._cell.warm_tokens, 0)
         whole = self._cell.shape == "ctx"
         cell = evolve(self._cell, depth=own) if whole else evolve(self._cell, pp=own)
@@ -133,7 +137,7 @@ class Tally:
             cell=terms.cell,
             number=1,
             warmup=False,
-            streams=(sent.stream,),
+            streams=(evolve(sent.stream, doubt_s=0.0),),
             first_deltas=(sent.first_delta,),
         )
         if reason := verdict(terms, [one]):
@@ -211,10 +215,12 @@ class Tally:
 
     def fault(self) -> str | None:
         """Return why the pass cannot be believed although every request was answered, or None."""
-        if self._doubted:
-            return f"{self._doubted} of {len(self)} requests: {self._doubt_of_first}"
+        if self._doubted > _DOUBTFUL * len(self):
+            return self._doubtful()
         prompts = [n for n in self._columns["prompt_tokens"] if not math.isnan(n)]
         if prompts and (reason := prompt_length(self._cell, statistics.median(prompts))):
+            return reason
+        if self._doubts and (reason := late_reads(statistics.median(self._doubts))):
             return reason
         delays = [(t0 - due) / 1e9 for t0, due in zip(self._t0, self._due, strict=True)]
         if delays and statistics.median(delays) > _LATE_S and not self._crowded():
@@ -224,12 +230,17 @@ class Tally:
             return "no request fell between ramp-up and ramp-down: send more (--requests)"
         return None
 
+    def _doubtful(self) -> str:
+        return f"{self._doubted:,} of {len(self):,} requests: {self._doubt_of_first}"
+
     def _crowded(self) -> bool:
         """Whether requests waited here because too many were under way, which is the server's doing."""
         return self._most_in_flight() >= most_at_once()
 
     def remarks(self) -> Iterator[str]:
         """Yield what a reader should know of how the load went."""
+        if 0 < self._doubted <= _DOUBTFUL * len(self):
+            yield f"not to be believed, and too few to matter: {self._doubtful()}"
         if self._cell.load != "open" or not self._numbers:
             return
         delays = sorted((t0 - due) / 1e9 for t0, due in zip(self._t0, self._due, strict=True))

@@ -197,13 +197,17 @@ def _client(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> 
             return (
                 f"the client was late: half of its requests started over {late * 1e3:.0f} ms after the first"
             )
-    doubt = statistics.median(s.doubt_s for s in streams)
-    if doubt > _LATE_S:
-        return (
-            "the client was the bottleneck: it read so late that the time of the first or the last token is "
-            f"unknown by {doubt * 1e3:.0f} ms"
-        )
-    return None
+    return late_reads(statistics.median(s.doubt_s for s in streams))
+
+
+def late_reads(doubt_s: float) -> str | None:
+    """Return what is wrong with reads that leave the times of tokens open by `doubt_s`, or None."""
+    if doubt_s <= _LATE_S:
+        return None
+    return (
+        "the client was the bottleneck: it read so late that the time of the first or the last token is "
+        f"unknown by {doubt_s * 1e3:.0f} ms"
+    )
 
 
 def _clock(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
