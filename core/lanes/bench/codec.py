@@ -15,6 +15,10 @@ T = TypeVar("T")
 
 def as_json(value: Any) -> Any:
     """Return `value` as dicts, lists, strings, numbers and None. Arrivals become short lists."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Arrival):
+        return list(value)  # there are thousands for each request
     if attrs.has(type(value)):
         return {a.name: as_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
     if isinstance(value, dict):
