@@ -188,7 +188,42 @@ def test_going_on_despite_a_finding_is_in_the_result_for_ever(lanes, site, sleep
 
 
 def test_an_unknown_engine_names_the_near_ones(lanes, site, sleepy):
-    site("good-plugin", "good_plugin", sleepy, {"sglang": ENGINE})
-    ran = lanes("run", "--engine", "sglnag")
+    site("good-plugin", "good_plugin", sleepy, {"turbofan": ENGINE})
+    ran = lanes("run", "--engine", "trubofan")
     assert ran.code == 2
-    assert "there is no engine 'sglnag'. did you mean 'sglang'?" in ran.err
+    assert "there is no engine 'trubofan'. did you mean 'turbofan'?" in ran.err
+
+
+LABELS = """
+import attrs
+import lanes
+
+LANES_CONTRACT = 1
+
+@lanes.hookimpl(wrapper=True)
+def lanes_launch(lane):
+    launch = yield
+
+    def marked(process):
+        box = process.container
+        if box is not None:
+            box = attrs.evolve(box, labels={**box.labels, "site.owner": "ops"})
+        return attrs.evolve(process, env={**process.env, "SITE_POLICY": lane.engine}, container=box)
+
+    return attrs.evolve(launch, processes=tuple(map(marked, launch.processes)))
+"""
+
+
+def test_a_policy_marks_every_process_of_every_engine_that_is_installed(lanes, site):
+    site("policy", "label_policy", LABELS, {"policy": EXTENSION})
+    listed = lanes("recipes", "--json").json
+    boxes = 0
+    for row in listed:
+        (dry,) = lanes("run", "--recipe", row["name"], "--arch", "gb10", "--dry-run", "--json").json
+        for process in dry["launch"]["processes"] if dry["launch"] else ():
+            assert process["env"]["SITE_POLICY"] == row["engine"]
+            if process["container"] is not None:
+                boxes += 1
+                assert process["container"]["labels"]["site.owner"] == "ops"
+    installed = {row["name"] for row in lanes("engines", "--json").json if row["kind"] == "engine"}
+    assert boxes or not installed & {"sglang", "vllm", "tensorfold"}

@@ -136,3 +136,24 @@ def test_secrets_in_the_recipe_are_in_no_output(echo, tmp_path):
         assert "verysecret" not in ran.out + ran.err
     kept = b"".join(f.read_bytes() for f in echo.home.rglob("*") if f.is_file())
     assert b"verysecret" not in kept
+
+
+def test_lanes_of_several_runs_are_compared_in_one_table(echo, tmp_path):
+    broken = tmp_path / "broken.toml"
+    broken.write_text(
+        'name = "broken"\nengine = "echo"\n[model]\nname = "m"\n[options]\ndie_while_loading = true\n'
+    )
+    first = echo("run", "--recipe", "echo", "--recipe", str(broken), *QUICK, "--json").json["run"]
+    second = echo("run", "--engine", "echo", *QUICK, "--json").json["run"]
+    table = echo("compare", first, second)
+    assert table.code == 0
+    assert f"echo ({first})" in table.out
+    assert f"echo ({second})" in table.out
+    assert "crashed: the process exited with code 3" in table.said
+    lanes = echo("compare", first, second, "--json").json["lanes"]
+    assert [(lane["run"], lane["status"]) for lane in lanes] == [
+        (first, "measured"),
+        (first, "crashed"),
+        (second, "measured"),
+    ]
+    assert echo("compare", "no-such-run").code == 2

@@ -23,6 +23,7 @@ COMMANDS = {
     "recipes": "List the recipes, or show one.",
     "scan": "Show which GPU code files hold, and whether it runs on a GPU.",
     "calibrate": "Hold the benchmark's client against a server of known timing on this machine.",
+    "compare": "Show the lanes of several runs in one table.",
     "history": "List past runs, or show one.",
 }
 
