@@ -203,6 +203,30 @@ def test_a_load_on_a_server_that_only_fails_is_given_up() -> None:
     assert len(server.answers) < 20
 
 
+@pytest.mark.parametrize("load", [{"load": "closed", "concurrency": 2}, {"load": "open", "rate": 50.0}])
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Script(stall_after=4), "the server stalled: nothing came for 0.3 s after 4 deltas"),
+        (Script(role="none", ttft_s=9), "the server stalled: nothing came for"),
+    ],
+    ids=["stalls", "is late"],
+)
+def test_a_server_that_stalls_or_is_late_spoils_its_cell_and_no_other(
+    bad: Script, reason: str, load: dict[str, Any]
+) -> None:
+    def script(number: int, body: Mapping[str, Any]) -> Script:
+        return bad if body["max_tokens"] == 16 and number % 3 == 0 else Script(gap_s=0.001)
+
+    limits = Limits(connect_s=2, first_byte_s=0.3, stall_s=0.3)
+    plan = QUICK | load | {"tg": (8, 16, 24), "requests": 9, "limits": limits}
+    with ScriptedServer(script) as server:
+        endpoint = Endpoint(url=server.url, model="scripted", dialect=Dialect(tokenize_path="/tokenize"))
+        cells = measure(endpoint, Plan(**plan))
+    assert [c.status for c in cells] == ["ok", "invalid", "ok"], [c.reason for c in cells]
+    assert reason in (cells[1].reason or "")
+
+
 def test_one_request_that_cannot_be_believed_is_named() -> None:
     def script(number: int, body: Mapping[str, Any]) -> Script:
         return Script(gap_s=0.001, usage="none" if number == 5 else "last")

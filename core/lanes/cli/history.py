@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from lanes._version import __version__
 from lanes.cli import output
+
+if TYPE_CHECKING:
+    from lanes.results.store import Store
 
 
 @click.group("history", invoke_without_command=True)
@@ -65,8 +69,13 @@ def _headline(cells: list[dict[str, Any]]) -> tuple[str, str, str]:
 
 @command.command("show")
 @click.argument("run")
+@click.option(
+    "--recompute",
+    is_flag=True,
+    help="Compute the figures anew from the raw timelines, by the present definitions, and say what differs.",
+)
 @output.as_json
-def show(run: str, as_json: bool) -> None:
+def show(run: str, recompute: bool, as_json: bool) -> None:
     """Show one run (its id, or the start of it)."""
     from lanes import paths
     from lanes.cli import figures
@@ -74,7 +83,42 @@ def show(run: str, as_json: bool) -> None:
 
     with Store(paths.history()) as store:
         document = store.document(run)
+        differences = _recompute(document, store) if recompute else None
     if as_json:
         output.print_json(document)
-    else:
-        figures.show(document)
+        return
+    figures.show(document)
+    if differences is not None:
+        click.echo("\n".join(differences) if differences else "computed anew, every figure is what it was")
+
+
+def _recompute(document: dict[str, Any], store: Store) -> list[str]:
+    """Put the figures as they are by the present definitions into the document; return what differs."""
+    from lanes.bench.codec import as_json
+    from lanes.bench.recompute import differences, lines, recompute
+    from lanes.cli.figures import cell_name
+    from lanes.results.document import CELL_KEY
+
+    said: list[str] = []
+    found: list[dict[str, Any]] = []
+    for index, lane in enumerate(document["lanes"]):
+        for instrument in lane["instruments"]:
+            for cell in instrument["cells"]:
+                batches = (
+                    batch
+                    for batch in (
+                        store.requests(document["run"]) if cell.get("load", "burst") != "burst" else ()
+                    )
+                    if batch["lane"] == index
+                    and batch["instrument"] == instrument["name"]
+                    and all(batch["cell"].get(name) == cell.get(name) for name in CELL_KEY)
+                )
+                now = recompute(cell, instrument["plan"], batches)
+                changed = list(differences(cell, now))
+                name = f"{lane['name']}, {cell_name(cell)}"
+                said += lines(name, changed)
+                key = {name: cell[name] for name in CELL_KEY if name in cell}
+                found += [{"lane": index, "cell": key, **as_json(one)} for one in changed]
+                cell["metrics"] = as_json(now.metrics)
+    document["recomputed"] = {"lanes_version": __version__, "differences": found}
+    return said
