@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 
 import pytest
@@ -145,6 +146,7 @@ def test_a_lane_stopped_from_another_terminal_says_so(echo, wait_for):
 MODELS = {
     "missing": (lambda path: None, "there is no file"),
     "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "cut off": (lambda path: path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 9, 9)), "cut off"),
     "not a GGUF": (lambda path: path.write_bytes(b"<html>404 Not Found</html>" * 99), "GGUF"),
 }
 
