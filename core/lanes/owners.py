@@ -17,7 +17,11 @@ class Owner:
 
     @classmethod
     def me(cls) -> Owner:
-        return cls(pid=os.getpid(), created=_created(os.getpid()) or 0.0)
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Owner:
+        return cls(pid=pid, created=_created(pid) or 0.0)
 
     def alive(self) -> bool:
         return _created(self.pid) == self.created

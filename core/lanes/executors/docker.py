@@ -148,30 +148,41 @@ def left(folder: Path) -> list[str]:
 
 def remove(folder: Path) -> list[str]:
     """Remove what is left of a lane's containers; return those that could not be removed, or asked of."""
-    import docker.errors
-
     stuck = []
     for host in _hosts(folder):
         try:
-            with client(host) as engine:
-                for one in _ours(engine, folder):
-                    try:
-                        one.remove(force=True, v=True)
-                    except docker.errors.NotFound:
-                        continue
-                    except docker.errors.APIError as error:
-                        stuck.append(f"{one.name} on {hosts.name(host)} ({error.explanation or error})")
+            stuck += remove_on(host, os.path.realpath(folder))
         except LaneError as error:
             stuck.append(f"containers on {hosts.name(host)} ({error.message})")
     return stuck
 
 
+def remove_on(host: Host, owner: str) -> list[str]:
+    """Remove the containers on a host that carry this label OWNER; return those that could not be removed.
+
+    Raises LaneError when its Docker engine cannot be asked.
+    """
+    import docker.errors
+
+    stuck = []
+    with client(host) as engine:
+        for one in _labelled(engine, owner):
+            try:
+                one.remove(force=True, v=True)
+            except docker.errors.NotFound:
+                continue
+            except docker.errors.APIError as error:
+                stuck.append(f"{one.name} on {hosts.name(host)} ({error.explanation or error})")
+    return stuck
+
+
 def _ours(engine: docker.DockerClient, folder: Path) -> list[Any]:
-    return list(
-        engine.containers.list(
-            all=True, filters={"label": f"{OWNER}={os.path.realpath(folder)}"}, ignore_removed=True
-        )
-    )
+    return _labelled(engine, os.path.realpath(folder))
+
+
+def _labelled(engine: docker.DockerClient, owner: str) -> list[Any]:
+    found = engine.containers.list(all=True, filters={"label": f"{OWNER}={owner}"}, ignore_removed=True)
+    return list(found)
 
 
 def _hosts(folder: Path) -> list[Host]:
