@@ -73,9 +73,15 @@ class Shape:
         except UnicodeDecodeError:
             return None
 
+    def several(self, data: bytes) -> list[tuple[str, int | None]]:
+        """Return the same of each chunk in a read of several, all of this shape; else nothing."""
+        chunks = _chunks(data) if self._chunked else []
+        found = [self.match(chunk) for chunk in chunks] if len(chunks) > 1 else []
+        return [one for one in found if one is not None] if None not in found else []
+
     def parse(self, data: bytes) -> Delta | None:
-        """Return all that a read of this shape holds."""
-        return _only((_unframed(data) if self._chunked else data) or b"")
+        """Return all that the last event of a read of this shape holds."""
+        return _only((_unframed(_chunks(data)[-1]) if self._chunked else data) or b"")
 
     def _head(self, size: int) -> bytes:
         """The line before a chunk that makes up a read of `size` bytes."""
@@ -89,6 +95,16 @@ def _unframed(data: bytes) -> bytes | None:
     if head is None or len(data) != head.end() + int(head[1], 16) + 2 or not data.endswith(b"\r\n"):
         return None
     return data[head.end() : -2]
+
+
+def _chunks(data: bytes) -> list[bytes]:
+    """The whole chunks that make up a read; none when anything is left."""
+    found, at = [], 0
+    while (head := _CHUNK.match(data, at)) is not None:
+        end = head.end() + int(head[1], 16) + 2
+        found.append(data[at:end])
+        at = end
+    return found if at == len(data) else []
 
 
 def _only(body: bytes) -> Delta | None:
@@ -131,16 +147,19 @@ class QuickRecorder(Recorder):
     _shape: Shape | None = None
     _clean = False
     _lessons = _LESSONS
+    _hits = 0
     _unparsed: bytes | None = None
+    _usage_before: Delta | None = None
 
     def feed(self, read: Read) -> None:
         """Take one read."""
         shape = self._shape if self._clean and not self.done else None
-        found = shape.match(read.data) if shape is not None else None
-        if shape is not None and found is not None:
-            self._quick(shape.delta, *found, read)
-            return
-        self._settle()
+        if shape is not None:
+            found = shape.match(read.data)
+            several = [found] if found is not None else shape.several(read.data)
+            if several:
+                self._quick(shape.delta, several, read)
+                return
         clean, before = self._clean, len(self._arrivals)
         super().feed(read)
         self._clean = self._http.open_ended and self._sse.clean and read.data.endswith(b"\n")
@@ -153,26 +172,31 @@ class QuickRecorder(Recorder):
         self._settle()
         super().end(broken, kind)
 
-    def _quick(self, delta: Delta, text: str, cumulative: int | None, read: Read) -> None:
+    def _quick(self, delta: Delta, found: list[tuple[str, int | None]], read: Read) -> None:
+        """Record a read of one event or several, as `Recorder.feed` would."""
         self._reads += 1
-        self._at_ns, self._last_doubt_ns = read.at_ns, 0
+        self._at_ns = read.at_ns
         if read.kernel:
             self._lags.append(read.read_ns - read.at_ns)
-        self._token_deltas += 1
-        self._unparsed = read.data
-        if self._token_deltas % _HITS_A_LESSON == 0:
+        if delta.usage is not None:
+            self._usage_before, self._unparsed = self._last.get("usage"), read.data
+        at_ns = read.at_ns - self.t0_ns
+        for text, cumulative in found:
+            self._token_deltas += 1
+            if len(self._text) < TEXT_LIMIT:
+                self._text = (self._text + text)[:TEXT_LIMIT]
+            self._arrivals.append(Arrival(at_ns, delta.kind, len(text), cumulative, delta.tokens))
+        self._merged_reads += len(found) > 1
+        self._doubt(read, False, len(found))
+        self._hits += 1
+        if self._hits % _HITS_A_LESSON == 0:
             self._lessons += 1
-        if len(self._text) < TEXT_LIMIT:
-            self._text = (self._text + text)[:TEXT_LIMIT]
-        self._arrivals.append(
-            Arrival(read.at_ns - self.t0_ns, delta.kind, len(text), cumulative, delta.tokens)
-        )
 
     def _settle(self) -> None:
-        """Parse the last read that was not: its usage counts if no other comes."""
+        """Parse the last read that was not, for its usage counts if no other came after it."""
         data, self._unparsed = self._unparsed, None
-        if data is None or self._shape is None or self._shape.delta.usage is None:
-            return
+        if data is None or self._shape is None or self._last.get("usage") is not self._usage_before:
+            return  # there is none, or a later one
         delta = self._shape.parse(data)
         if delta is not None and delta.usage is not None:
             self._last["usage"] = delta
