@@ -28,6 +28,8 @@ DECODE_GOAL = 0.005
 P99_GOAL_S, P99_FROM = 0.010, 64
 """The 99th percentile of TTFT's error, from so many streams on."""
 CONCURRENCY = (1, 16, 64, 256)
+_FEW = 8
+"""With fewer streams than that a burst tells little, and there are more and shorter ones."""
 _GAPS_S = (0.02, 0.01, 0.007, 0.005, 0.0035, 0.0025)
 """Of the steps by which the load grows until something gives."""
 _STEP_S = 1.5
@@ -62,7 +64,8 @@ def calibrate(
         bench = Bench(metronome)
         cells = []
         for c in concurrency:
-            cells.append(runner.run(bench.cell(c, Load(passes=max(3, math.ceil(24 / c))))))
+            load = Load() if c >= _FEW else Load(tokens=64, ttft_s=0.1, gap_s=0.005, passes=12)
+            cells.append(runner.run(bench.cell(c, load)))
             on_cell(cells[-1])
         rate, limited_by = runner.run(bench.sustained(max(concurrency), on_step))
     return made(cells, rate, limited_by)
