@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 
@@ -14,10 +14,13 @@ SM = "sm"
 """The question that GPU code answers; gates and scans use the same name, so that the stronger evidence wins."""
 
 
-def examine(engine: Engine, lane: Lane, nodes: Sequence[Node]) -> tuple[Finding, ...]:
+def examine(
+    engine: Engine, lane: Lane, nodes: Sequence[Node], allowed: Collection[str] = ()
+) -> tuple[Finding, ...]:
     """Ask the engine and all extensions whether a lane can run on these nodes, and look ourselves.
 
-    A check that raises or returns the wrong type becomes an UNKNOWN finding.
+    `allowed` are the names of host scripts that the user lets run. A check that raises or returns the
+    wrong type becomes an UNKNOWN finding.
     """
     findings: list[Finding] = []
     for title, result in engine.collect("lanes_check", lane=lane, nodes=tuple(nodes)):
@@ -28,6 +31,7 @@ def examine(engine: Engine, lane: Lane, nodes: Sequence[Node]) -> tuple[Finding,
     if lane.recipe is not None:
         findings += _cluster(lane.recipe, nodes)
         findings += _executor(lane.recipe, nodes)
+        findings += _scripts(lane.recipe, nodes, allowed)
         findings += _artifacts(lane.recipe, nodes, findings)
     return tuple(findings)
 
@@ -57,9 +61,8 @@ def _cluster(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _executor(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Is there a Docker engine where the recipe wants containers, and can all be done that it asks for?"""
-    real = [node for node in nodes if not node.hypothetical]
-    missing = [node.name for node in real if node.docker is None]
+    """Is there a Docker engine where the recipe wants containers?"""
+    missing = [node.name for node in nodes if not node.hypothetical and node.docker is None]
     if recipe.image is not None and missing:
         yield Finding(
             question="executor",
@@ -70,14 +73,21 @@ def _executor(recipe: Recipe, nodes: Sequence[Node]) -> Iterator[Finding]:
             evidence=Evidence.PROBED,
             next_step="install Docker there, or leave the image out",
         )
-    if real and (recipe.staging or recipe.scripts):
+
+
+def _scripts(recipe: Recipe, nodes: Sequence[Node], allowed: Collection[str]) -> Iterator[Finding]:
+    """Has the user allowed what the recipe wants run on the nodes themselves?"""
+    refused = [script for script in recipe.scripts if script.name not in allowed]
+    if refused and not all(node.hypothetical for node in nodes):
+        options = " ".join(f"--allow-script {script.name}" for script in refused)
+        wanted = " and ".join(f"{script.name} ({script.reason})" for script in refused)
         yield Finding(
-            question="executor",
+            question="scripts",
             kind=Kind.CONFIGURATION,
             verdict=Verdict.UNRUNNABLE,
-            reason="the recipe asks for copies or host scripts on its nodes, which this version of lanes cannot do",
+            reason=f"the recipe wants scripts run on its nodes, which nobody has allowed: {wanted}",
             source=recipe.origin or recipe.name,
-            next_step="do them by hand, and take them out of the recipe",
+            next_step=f"read them with --dry-run, then add {options}; or run them by hand, and take them out of the recipe",
         )
 
 

@@ -54,6 +54,14 @@ def run(host: Host, argv: Sequence[str], timeout_s: float = ASK_S) -> str:
     return ran.stdout
 
 
+def command(host: Host, argv: Sequence[str]) -> list[str]:
+    """What to start here to have a program run on the host, for a long time: a lost connection is noticed."""
+    if host.ssh is None:
+        return list(argv)
+    alive = ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
+    return [*_ssh(), *alive, "-T", "--", host.ssh, shlex.join(argv)]
+
+
 @contextlib.contextmanager
 def docker_socket(host: Host) -> Iterator[str]:
     """The path of a local socket that leads to the host's Docker engine, for as long as the context lasts.

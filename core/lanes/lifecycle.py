@@ -1,29 +1,34 @@
 """One lane, from check to stop.
 
-`Attempt` carries a lane through its phases in order: checking, staging, launching, loading, then
-whatever its holder does with the endpoint, and stopping. Each phase is journaled as it begins.
+`Attempt` carries a lane through its phases in order: checking, claiming (on a cluster), staging,
+launching, loading, then whatever its holder does with the endpoint, and stopping. Each phase is journaled as it begins.
 Whatever happens, `stop` leaves nothing running.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import attrs
 
-from lanes import checks, describe, diagnosis, health, nodes, paths, records, staging, verdicts
-from lanes.errors import LaneError, LanesError, Unmeasurable, Unrunnable
+from lanes import checks, claims, describe, diagnosis, health, nodes, paths, records, staging, verdicts
+from lanes.errors import Claimed, LaneError, LanesError, Unmeasurable, Unrunnable
 from lanes.executors import process
+from lanes.hosts import Host
 from lanes.interrupts import held_off
 from lanes.journal import Journal
 from lanes.nodes import Place
 from lanes.plugins import Engine
+from lanes.staging import copies, scripts
+from lanes.staging.crew import Station
 from lanes.types import (
     Cause,
+    Copy,
     Endpoint,
     Files,
     Finding,
+    HostScript,
     Image,
     Lane,
     Launch,
@@ -57,6 +62,8 @@ class Outcome:
     next_step: str | None = None
     causes: tuple[Cause, ...] = ()
     log: tuple[str, ...] = ()
+    claimed: bool = False
+    """Whether somebody else holds its nodes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,9 +77,11 @@ class Preview:
     problem: str | None = None
 
 
-def preview(bound: Bound, place: Place, despite: Collection[str] = ()) -> Preview:
+def preview(
+    bound: Bound, place: Place, despite: Collection[str] = (), allowed: Collection[str] = ()
+) -> Preview:
     """Ask the engine everything, and do nothing: values that only a launch knows are symbolic."""
-    findings = checks.examine(bound.engine, bound.lane, place.nodes)
+    findings = checks.examine(bound.engine, bound.lane, place.nodes, allowed)
     judgement = verdicts.judge(findings, despite)
     placement = Placement(
         seats=_seats(bound.lane, place),
@@ -113,13 +122,23 @@ def _ranks(lane: Lane) -> int:
 class Attempt:
     """A lane that this program brings up, holds, and takes down."""
 
-    def __init__(self, bound: Bound, place: Place, journal: Journal, port: int | None = None) -> None:
+    def __init__(
+        self,
+        bound: Bound,
+        place: Place,
+        journal: Journal,
+        port: int | None = None,
+        allowed: Collection[str] = (),
+    ) -> None:
         self.lane, self.engine = bound.lane, bound.engine
         self.place, self.journal, self.port = place, journal, port
+        self.allowed = allowed
+        """The names of host scripts that the user lets run."""
         self.phase = "starting"
         self.record: records.Record | None = None
         self.launch_data: Launch | None = None
         self.owner = process.Owner()
+        self.overrides: list[str] = []
         self.index = journal.lane(
             name=self.lane.name,
             engine=self.engine.name,
@@ -138,19 +157,24 @@ class Attempt:
     def progress(self, text: str) -> None:
         self.journal.tell("progress", lane=self.index, text=text)
 
+    def warn(self, text: str) -> None:
+        """Tell what a person should know of, though it is no failure."""
+        self.journal.tell("warning", lane=self.index, text=text)
+
     # -- up ------------------------------------------------------------------------------------
 
     def check(self, despite: Collection[str] = ()) -> None:
         """Ask whether the lane can run and be measured here. Raises `Unrunnable` with all that blocks it."""
         self.enter("checking")
-        findings = checks.examine(self.engine, self.lane, self.place.nodes)
+        findings = checks.examine(self.engine, self.lane, self.place.nodes, self.allowed)
         judged = verdicts.judge(findings, despite)
+        self.overrides = sorted(q for q in despite if any(f.question == q for f in findings))
         self.journal.record(
             "findings",
             lane=self.index,
             verdict=judged.verdict.value,
             findings=[describe.finding(f) for f in findings],
-            overrides=sorted(q for q in despite if any(f.question == q for f in findings)),
+            overrides=self.overrides,
         )
         if judged.status == "unrunnable":
             raise Unrunnable(judged.reason, judged.next_step)
@@ -162,21 +186,65 @@ class Attempt:
                 "leave --arch out where that hardware is",
             )
 
-    def stage(self) -> Staged:
-        """Bring the lane's files here. Raises `StagingError`."""
+    def claim(self, take_over: str | None = None) -> None:
+        """Claim the nodes of a cluster; this machine alone needs none. With a reason to `take_over`, also
+        from those who have given no sign of life. Raises `Claimed`."""
         self.record = records.create(
             self.lane.name,
             self.engine.name,
             self.lane.recipe.origin if self.lane.recipe else "",
             self.journal.run,
         )
+        if self.place.file is None:
+            return
+        self.enter("claiming")
+        taken = claims.acquire(
+            self.record.folder,
+            {node.name: self.place.host(rank) for rank, node in enumerate(self.place.nodes)},
+            cluster=self.place.name,
+            file=self.place.file,
+            run=self.journal.run,
+            owner=self.owner,
+            take_over=take_over,
+        )
+        if taken and take_over:
+            self.overrides = [*self.overrides, *(f"claim of {one}: {take_over}" for one in taken)]
+            self.journal.record("findings", lane=self.index, overrides=self.overrides)
+
+    def stage(self) -> Staged:
+        """Bring to the lane's nodes what it needs. Raises `StagingError`, and `Unrunnable` for a host script
+        that the user has not allowed."""
         self.enter("staging")
+        items = _items(self.engine, self.lane)
+        # An engine may ask for scripts of its own: they too are refused before anything is fetched.
+        if no := scripts.refused((one for one in items if isinstance(one, HostScript)), self.allowed):
+            raise Unrunnable(f"host scripts are not allowed: {', '.join(no)}", scripts.how_to_allow(no))
         return staging.stage(
-            _items(self.engine, self.lane),
+            items,
             paths.staged(),
             lambda name, done, total: self.progress(_bytes(name, done, total)),
             self._image,
+            self._copies,
+            self._script,
         )
+
+    def _copies(self, wanted: Sequence[Copy]) -> None:
+        copies.carry_out(wanted, self._stations(), self.lane.recipe, self.progress, self.warn)
+
+    def _script(self, script: HostScript) -> None:
+        assert self.record is not None
+        text = scripts.read(script, self.lane.recipe.origin if self.lane.recipe else "")
+        where = ", ".join(station.name for station in self._stations())
+        self.journal.tell("script", lane=self.index, name=script.name, text=text.text, where=where)
+        scripts.run(text, self._stations(), self.record.folder / "scripts", self.progress)
+
+    def _stations(self) -> list[Station]:
+        """The lane's nodes, each once."""
+        found: dict[Host, Station] = {}
+        for seat in self.place.seats[: _ranks(self.lane)]:
+            host = self.place.host(seat.rank)
+            found.setdefault(host, Station(name=seat.node.name, host=host))
+        return list(found.values())
 
     def _image(self, image: Image) -> str:
         from lanes.executors import images
@@ -219,9 +287,10 @@ class Attempt:
         health.wait_until_ready(ladder, self.launch_data.endpoint, self.record.folder, self.progress)
         return self.launch_data.endpoint
 
-    def up(self, despite: Collection[str] = ()) -> Endpoint | None:
-        """Check, stage, launch and wait: everything until the lane is ready."""
+    def up(self, despite: Collection[str] = (), take_over: str | None = None) -> Endpoint | None:
+        """Check, claim, stage, launch and wait: everything until the lane is ready."""
         self.check(despite)
+        self.claim(take_over)
         self.launch(self.stage())
         return self.wait()
 
@@ -260,7 +329,8 @@ class Attempt:
             status = "unmeasurable" if isinstance(error, Unmeasurable) else "unrunnable"
             return Outcome(status=status, reason=error.message, next_step=error.next_step)
         if self.record is None or self.launch_data is None or not isinstance(error, LaneError):
-            return Outcome(status="failed", reason=error.message, next_step=error.next_step)
+            claimed = isinstance(error, Claimed)
+            return Outcome(status="failed", reason=error.message, next_step=error.next_step, claimed=claimed)
         died = self._death_by_now()
         ended = process.ended(self.record.folder)
         if any(one.reason == "stopped" for one in ended.values()):
@@ -298,6 +368,9 @@ class Attempt:
                 else:
                     ending = records.Ending(status=outcome.status, reason=outcome.reason, at=time.time())
                     self.record = records.update(self.record, ending=ending)
+                    if held := claims.release(self.record.folder):
+                        still = f"{', '.join(held)} could not be let go of: `lanes stop` tries again"
+                        outcome = attrs.evolve(outcome, next_step=still)
             self.journal.record(
                 "lane-end",
                 lane=self.index,

@@ -1,4 +1,4 @@
-"""Bring a lane's files to where its processes look for them, on this machine.
+"""Bring what a lane needs to where its processes look for it; files: on this machine.
 
 A file appears under its final name only when it is whole: parts are written to `<name>.partial`,
 checked against the size and sha256 that the engine gave, then renamed. What a killed run left behind
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lanes.errors import StagingError
-from lanes.types import Files, Image, Staged, StageItem
+from lanes.types import Copy, Files, HostScript, Image, Staged, StageItem
 
 Progress = Callable[[str, int, int], None]
 """Called with the item's name, bytes done, and bytes in all."""
@@ -27,15 +27,26 @@ def stage(
     folder: Path,
     progress: Progress = lambda *_: None,
     image: Callable[[Image], str] | None = None,
+    copies: Callable[[Sequence[Copy]], object] | None = None,
+    script: Callable[[HostScript], object] | None = None,
 ) -> Staged:
     """Make every item ready and return the paths by item name, images by their reference.
 
-    `image` brings an image to where it is needed. Raises `StagingError`.
+    `image` brings an image to where it is needed, `copies` carries out copies on the nodes, all at once
+    and before anything else (whether there is room is soon known), `script` runs a host script.
+    Raises `StagingError`.
     """
     paths = {}
+    on_nodes = [item for item in items if isinstance(item, Copy)]
+    if on_nodes and copies is not None:
+        copies(on_nodes)
     for item in items:
         if isinstance(item, Files):
             paths[item.name] = str(_one(item, folder, progress))
+        elif isinstance(item, Copy) and copies is not None:
+            paths[item.name] = item.target
+        elif isinstance(item, HostScript) and script is not None:
+            script(item)
         elif isinstance(item, Image) and image is not None:
             paths[item.name] = image(item)
         else:
