@@ -50,14 +50,24 @@ class Cluster:
 
 def find(name: str) -> Cluster:
     """The cluster of this name, or in this file. Raises UsageError."""
+    return _read(file(name))
+
+
+def known() -> dict[str, Path]:
+    """The files of the user's clusters, by name."""
+    return {file.stem: file for file in sorted(paths.clusters().glob("*.toml"))}
+
+
+def file(name: str) -> Path:
+    """The file of the cluster of this name, or this file. Raises UsageError."""
     if name.endswith(".toml") or "/" in name:
-        return _read(Path(name).expanduser())
-    known = {file.stem: file for file in sorted(paths.clusters().glob("*.toml"))}
-    if name in known:
-        return _read(known[name])
-    near = get_close_matches(name, known, n=1)
+        return Path(name).expanduser()
+    files = known()
+    if name in files:
+        return files[name]
+    near = get_close_matches(name, files, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    where = f"known are: {', '.join(known)}" if known else f"put its file into {paths.clusters()}"
+    where = f"known are: {', '.join(files)}" if files else f"put its file into {paths.clusters()}"
     raise UsageError(f"there is no cluster {name!r}", f"{hint}{where}; a file is named by its path")
 
 
@@ -100,15 +110,33 @@ def place(cluster: Cluster) -> Place:
                 gid_index=one.gid_index,
             )
         )
-    return Place(name=cluster.name, seats=tuple(found), hosts=_ways(cluster))
+    return Place(name=cluster.name, seats=tuple(found), hosts=hosts_of(cluster))
 
 
-def seen(cluster: Cluster) -> Place:
+def changeable(cluster: Cluster) -> Cluster:
+    """The cluster, if anything may be changed there. Raises UsageError for a protected one."""
+    if cluster.protected:
+        raise UsageError(
+            f"cluster {cluster.name!r} is protected: nothing is changed there, nor started or stopped",
+            "choose another",
+        )
+    return cluster
+
+
+def protected(file: str | None) -> bool:
+    """Whether a cluster's file says by now that it is protected; one that is gone says nothing."""
+    try:
+        return file is not None and _read(Path(file)).protected
+    except UsageError:
+        return False
+
+
+def seen(cluster: Cluster, file: Path) -> Place:
     """The cluster as its nodes tell of themselves, all asked at once. Raises LaneError for the first that
     cannot be reached, and UsageError where the file does not say how the nodes reach each other."""
     from concurrent.futures import ThreadPoolExecutor
 
-    ways = _ways(cluster)
+    ways = hosts_of(cluster)
     with ThreadPoolExecutor(max_workers=16) as pool:
         found = list(pool.map(_asked, cluster.nodes, ways))
     seats = []
@@ -127,12 +155,13 @@ def seen(cluster: Cluster) -> Place:
                 gid_index=one.gid_index,
             )
         )
-    return Place(name=cluster.name, seats=tuple(seats), hosts=ways)
+    return Place(name=cluster.name, seats=tuple(seats), hosts=ways, file=str(file.absolute()))
 
 
 def _asked(one: ClusterNode, way: Host) -> Node:
     return evolve(nodes.local(), name=one.name) if way.ssh is None else nodes.asked(one.name, way)
 
 
-def _ways(cluster: Cluster) -> tuple[Host, ...]:
+def hosts_of(cluster: Cluster) -> tuple[Host, ...]:
+    """The way to each node."""
     return tuple(Host(ssh=one.ssh, docker=one.docker) for one in cluster.nodes)

@@ -1,8 +1,8 @@
 """One lane, from check to stop.
 
 `Attempt` carries a lane through its phases in order: checking, claiming (on a cluster), staging,
-launching, loading, then whatever its holder does with the endpoint, and stopping. Each phase is journaled as it begins.
-Whatever happens, `stop` leaves nothing running.
+launching, loading, then whatever its holder does with the endpoint, and stopping. Each phase is
+journaled as it begins. Whatever happens, `stop` leaves nothing running.
 """
 
 from __future__ import annotations

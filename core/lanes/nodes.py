@@ -14,11 +14,14 @@ from lanes.types import Node, Seat
 
 @frozen(kw_only=True)
 class Place:
-    """A cluster's name (`local` is this machine), its seats in order of rank, and the way to each."""
+    """A cluster's name (`local` is this machine), its seats in order of rank, and the way to each.
+
+    `file` is that of a cluster whose nodes were asked: they are claimed before anything is done there."""
 
     name: str
     seats: tuple[Seat, ...]
     hosts: tuple[Host, ...] = ()
+    file: str | None = None
 
     def host(self, rank: int) -> Host:
         """How a rank's node is reached."""

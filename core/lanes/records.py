@@ -21,7 +21,7 @@ import attrs
 import cattrs
 import cattrs.preconf.json
 
-from lanes import paths
+from lanes import claims, clusters, paths
 from lanes.errors import UsageError
 from lanes.executors import process
 from lanes.executors.keeper import write_json
@@ -153,10 +153,16 @@ def _containers(record: Record) -> Sequence[str]:
     return docker.left(record.folder)
 
 
+def protected(record: Record) -> str | None:
+    """The name of the lane's cluster, if its file says by now that it is protected."""
+    hold = claims.held(record.folder)
+    return hold.cluster if hold is not None and clusters.protected(hold.file) else None
+
+
 def mend(record: Record) -> list[str]:
     """Clean up after a lane whose owner is gone; return what could not be ended."""
     how = standing(record)
-    left = process.stop(record.folder, record.stop)
+    left = process.stop(record.folder, record.stop) or claims.release(record.folder)
     if not left:
         status = "crashed" if how.state == "died" else "interrupted"
         update(record, ending=Ending(status=status, reason=how.sentence, at=time.time()))
@@ -170,10 +176,12 @@ def mend_all() -> list[tuple[Record, Standing]]:
     for record in list(every()):
         how = standing(record)
         if how.needs_mending:
-            if not mend(record):
+            if protected(record) is None and not mend(record):
                 mended.append((record, how))
         elif how.state == "ended":
             ended += 1
+            if claims.release(record.folder):
+                continue
             if ended > KEPT:
                 shutil.rmtree(record.folder, ignore_errors=True)
     return mended

@@ -30,6 +30,7 @@ def run(
     journal: Journal,
     port: int | None = None,
     despite: Collection[str] = (),
+    take_over: str | None = None,
 ) -> list[Outcome]:
     """Bring up, measure and take down each lane in turn, each at its place.
 
@@ -43,7 +44,7 @@ def run(
         outcome = INTERRUPTED
         attempt = Attempt(bound, place, journal, port)
         try:
-            endpoint = attempt.up(despite)
+            endpoint = attempt.up(despite, take_over)
             outcome = _measured(attempt, endpoint, plan, journal)
         except LanesError as error:
             outcome = attempt.failed(error)
@@ -75,10 +76,13 @@ def _measured(attempt: Attempt, endpoint: Endpoint | None, plan: Plan, journal: 
 
 
 def exit_code(outcomes: Collection[Outcome]) -> int:
-    """0 when every lane was measured; 1 when one failed; 3 when one only could not run here."""
-    statuses = {o.status for o in outcomes}
+    """0 when every lane was measured; 1 when one failed; 4 when somebody holds the nodes of one; 3 when one
+    only could not run here."""
+    statuses = {o.status for o in outcomes if not o.claimed}
     if statuses & {"crashed", "failed", "interrupted"}:
         return 1
+    if any(o.claimed for o in outcomes):
+        return 4
     return 3 if statuses & {"unrunnable", "unmeasurable"} else 0
 
 

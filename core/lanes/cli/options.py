@@ -210,6 +210,11 @@ def lane(command: F) -> F:
             ),
             click.option("--cluster", metavar="C", help="Use this cluster, by name or file."),
             click.option(
+                "--take-over",
+                metavar="REASON",
+                help="Take over nodes whose owner has given no sign of life; the result says so for ever.",
+            ),
+            click.option(
                 "--port", type=click.IntRange(1, 65535), help="Serve on this port (default: a free one)."
             ),
             despite,
@@ -288,11 +293,10 @@ class _Where:
         self._fixed: Place | None = None
         if cluster:
             named_so = clusters.find(cluster)
-            if real and named_so.protected:
-                raise UsageError(
-                    f"cluster {named_so.name!r} is protected: nothing is started there", "choose another"
-                )
-            self._fixed = clusters.seen(named_so) if real else clusters.place(named_so)
+            if real:
+                self._fixed = clusters.seen(clusters.changeable(named_so), clusters.file(cluster))
+            else:
+                self._fixed = clusters.place(named_so)
         elif node:
             self._fixed = nodes.remote(node)
         elif not arch:

@@ -24,6 +24,7 @@ def command(
     settings: tuple[tuple[str, str], ...],
     arch: str | None,
     cluster: str | None,
+    take_over: str | None,
     port: int | None,
     despite: tuple[str, ...],
     dry_run: bool,
@@ -53,7 +54,7 @@ def command(
             journal = Journal(store, screen, command="run")
             code = 130
             try:
-                outcomes = runs.run(bounds, places, made, journal, port, despite)
+                outcomes = runs.run(bounds, places, made, journal, port, despite, take_over)
                 code = runs.exit_code(outcomes)
             finally:
                 journal.end(code)

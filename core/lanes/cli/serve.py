@@ -25,6 +25,7 @@ def command(
     settings: tuple[tuple[str, str], ...],
     arch: str | None,
     cluster: str | None,
+    take_over: str | None,
     port: int | None,
     despite: tuple[str, ...],
     dry_run: bool,
@@ -35,13 +36,12 @@ def command(
     Returns when the lane is ready, with its address on stdout. `lanes status`, `lanes logs`,
     `lanes bench` and `lanes stop` work on it from any terminal.
     """
-    from lanes import interrupts, paths, records
+    from lanes import interrupts, paths, records, runs
     from lanes.cli import dryrun
     from lanes.cli.progress import Screen
     from lanes.journal import Journal
     from lanes.lifecycle import Attempt
     from lanes.results.store import Store
-    from lanes.runs import INTERRUPTED
 
     bounds, places = options.bind(
         [engine] if engine else [],
@@ -60,15 +60,15 @@ def command(
     with Store(paths.history()) as store, Screen() as screen:
         journal = Journal(store, screen, command="serve")
         attempt = Attempt(bounds[0], places[0], journal, port)
-        outcome: Outcome | None = INTERRUPTED
+        outcome: Outcome | None = runs.INTERRUPTED
         code = 130
         try:
-            endpoint = attempt.up(despite)
+            endpoint = attempt.up(despite, take_over)
             serving = attempt.detach()
             outcome, code = None, 0
         except LanesError as error:
             outcome = attempt.failed(error)
-            code = 3 if outcome.status in ("unrunnable", "unmeasurable") else 1
+            code = runs.exit_code([outcome])
         finally:
             if outcome is not None:
                 outcome = attempt.stop(outcome)

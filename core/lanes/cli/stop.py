@@ -8,7 +8,7 @@ import click
 
 from lanes.cli import output
 
-_BEFORE = ("starting", "staging", "launching")
+_BEFORE = ("starting", "claiming", "staging", "launching")
 """The phases in which a lane may have no process yet."""
 
 
@@ -22,7 +22,7 @@ def command(lanes: tuple[str, ...], everything: bool, as_json: bool) -> None:
     Without a name: the only lane that runs, and everything that a killed `lanes` left. Says that a
     lane is stopped only when no process of it is left. Stopping twice is fine.
     """
-    from lanes import interrupts, records
+    from lanes import claims, interrupts, records
     from lanes.errors import LaneError, UsageError
     from lanes.executors import process
 
@@ -36,6 +36,12 @@ def command(lanes: tuple[str, ...], everything: bool, as_json: bool) -> None:
         raise UsageError(f"several lanes run: {', '.join(r.id for r in running)}", "name one, or say --all")
     else:
         chosen = running
+    for record in chosen:
+        if record.ending is None and (cluster := records.protected(record)):
+            raise UsageError(
+                f"{record.id} runs on cluster {cluster!r}, which is protected",
+                "take `protected` out of its file first",
+            )
     stopped, stuck, waiting = [], {}, []
     for record in {r.id: r for r in chosen}.values():
         if record.ending is not None:
@@ -47,6 +53,8 @@ def command(lanes: tuple[str, ...], everything: bool, as_json: bool) -> None:
             continue
         with interrupts.held_off() as hurry:
             left = process.stop(record.folder, record.stop, hurry)
+            if not left and not owned:
+                left = claims.release(record.folder)
         if left:
             stuck[record.id] = left
         elif not owned:
