@@ -73,9 +73,14 @@ def test_every_habit_is_recorded_as_it_is_without_the_short_cut(habit: str) -> N
 
 @pytest.mark.parametrize("usage", ["last", "every"])
 def test_most_of_an_ordinary_stream_takes_the_short_cut(usage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
+    parsed: list[Read] = []
     feed = Recorder.feed
-    monkeypatch.setattr(Recorder, "feed", lambda self, read: (parsed.append(read), feed(self, read))[1])
+
+    def counted(self: Recorder, read: Read) -> None:
+        parsed.append(read)
+        feed(self, read)
+
+    monkeypatch.setattr(Recorder, "feed", counted)
     record(QuickRecorder(), scripted(Script(usage=usage)))
     assert len(parsed) < 12
 

@@ -37,7 +37,7 @@ def command(concurrency: tuple[int, ...], as_json: bool) -> int:
         raise UsageError("--concurrency takes numbers of streams, at least 1")
     found = calibrate(
         sorted(set(concurrency)),
-        on_cell=lambda cell: click.echo(f"{cell.concurrency} streams: {_sentence(cell)}", err=True),
+        on_cell=lambda cell: click.echo(f"{cell.concurrency} at once: {_sentence(cell)}", err=True),
         on_step=lambda rate: click.echo(f"{rate:,.0f} events/s: held", err=True),
     )
     envelope.keep(found)
