@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from lanes.bench import loads, measures, timelines
 from lanes.bench.client import Client
@@ -15,6 +16,9 @@ from lanes.bench.stream import Stream
 from lanes.bench.tally import Tally
 from lanes.bench.timelines import Batch
 from lanes.bench.transport import ConnectError
+
+T = TypeVar("T")
+X = TypeVar("X")
 
 _AHEAD = 16
 """Prompts that are made before they are needed."""
@@ -45,6 +49,8 @@ class LoadPass:
         self._on_batch = on_batch
         self._on_count = on_count
         self._lines: list[bytes] = []
+        # One thread, and not one of a pool: each has its own arena of memory, which never shrinks.
+        self._thread = ThreadPoolExecutor(1, "lanes-load")
         # Which prompt goes with which number does not matter: all are cold, and of the same length.
         self._bodies: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue(max(_AHEAD, cell.concurrency))
 
@@ -62,13 +68,18 @@ class LoadPass:
                     await loads.opened(seed, rate, requests, self._send_when_due)
                 for side in sides:
                     side.cancel()
+            await self._flush()
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
-        await self._flush()
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _make(self, requests: int) -> None:
         for number in range(requests):
-            await self._bodies.put(await asyncio.to_thread(self._body, number))
+            await self._bodies.put(await self._aside(self._body, number))
+
+    async def _aside(self, work: Callable[[X], T], what: X) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, what)
 
     async def _send_now(self, number: int) -> bool:
         return self._ended(Sent(number=number, stream=await self._chat()))
@@ -111,7 +122,7 @@ class LoadPass:
     async def _flush(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
-            packed = await asyncio.to_thread(timelines.pack, lines)
+            packed = await self._aside(timelines.pack, lines)
             self._on_batch(Batch(cell=self._cell, number=self._number, count=len(lines), packed=packed))
 
 
