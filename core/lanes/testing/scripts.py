@@ -71,8 +71,8 @@ class Script:
     cut_after: int | None = None
     error_after: int | None = None
     error_event: bool = False
-    error_form: Literal["error", "object", "line"] = "error"
-    """`{"error": ...}`, the bare `{"object": "error", ...}`, or the first without `data:`."""
+    error_form: Literal["error", "object", "line", "words"] = "error"
+    """`{"error": ...}`, the bare `{"object": "error", ...}`, the first without `data:`, or no JSON."""
     garbage_after: int | None = None
     stall_after: int | None = None
     status: int = 200
@@ -171,7 +171,8 @@ class _Writer:
         value = {"object": "error", **error} if script.error_form == "object" else {"error": error}
         if script.error_form == "line":
             return json.dumps(value) + script.line_end * 2
-        return self.event(json.dumps(value), "error" if script.error_event else None)
+        data = script.message if script.error_form == "words" else json.dumps(value)
+        return self.event(data, "error" if script.error_event else None)
 
     def chunk(self, delta: dict[str, Any], sent: int, finish: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **more}
