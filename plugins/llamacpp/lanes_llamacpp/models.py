@@ -7,6 +7,7 @@ the checksum of the whole. Packages are looked up, never imported.
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator
@@ -139,7 +140,10 @@ def _normal(name: str) -> str:
 
 
 def _paths(distribution: importlib.metadata.Distribution) -> Iterable[Path]:
-    return (Path(str(distribution.locate_file(f))) for f in distribution.files or ())
+    # Since Python 3.12 `files` leaves out what is not there any more; RECORD still tells of it.
+    record = distribution.read_text("RECORD")
+    names = [row[0] for row in csv.reader(record.splitlines()) if row] if record else distribution.files
+    return (Path(str(distribution.locate_file(name))) for name in names or ())
 
 
 def _sums(path: Path) -> dict[str, str]:
