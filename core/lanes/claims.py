@@ -86,6 +86,10 @@ class Controller:
         """Whether its processes are among those that we can see."""
         return (self.boot, self.pids) == _here()
 
+    def seen_alive(self) -> bool:
+        """Whether one of its processes is seen to live."""
+        return self.here() and (self.owner.alive() or self.keeper.alive())
+
 
 @frozen(kw_only=True)
 class Claim:
@@ -142,7 +146,8 @@ class Sight:
             return "unreadable" if self.unreadable else "free"
         if self.death:
             return "dead"
-        return "stale" if self.silent_s > self.claim.lease_s else "live"
+        silent = self.silent_s > self.claim.lease_s and not self.claim.controller.seen_alive()
+        return "stale" if silent else "live"
 
     def holder(self) -> str:
         """Who holds it, in words."""
@@ -398,7 +403,7 @@ def _start_keeper(folder: Path, owner: process.Owner) -> Owner:
 def _gone(claim: Claim) -> bool:
     """Whether a claim's owner ran among the processes that we see, and nothing of it is left."""
     by = claim.controller
-    if not by.here() or by.owner.alive() or by.keeper.alive():
+    if not by.here() or by.seen_alive():
         return False
     folder = Path(claim.folder)
     if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):

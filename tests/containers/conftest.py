@@ -248,7 +248,7 @@ def _ssh_files(made: Bed, name: str) -> None:
     (made.folder / f"sshd-{name}").write_text(
         f"Port 22\nListenAddress {made.address(name)}\nHostKey {made.folder}/host\n"
         f"AuthorizedKeysFile {made.folder}/authorized\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n"
-        f"PidFile none\nSetEnv DOCKER_HOST=unix://{made.sockets[name]}\n"
+        f"PidFile none\nSetEnv DOCKER_HOST=unix://{made.sockets[name]} LANES_CLAIMS={made.folder}/claims-{name}\n"
     )
     with (made.folder / "ssh_config").open("a") as config:
         config.write(

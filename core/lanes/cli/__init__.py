@@ -19,6 +19,8 @@ COMMANDS = {
     "bench": "Measure any OpenAI-compatible server, started by anyone.",
     "check": "Explain whether a lane can run, here or elsewhere, and how that is known.",
     "caps": "Show which engine runs on which GPU architecture, and why not.",
+    "clusters": "List the clusters, and who holds which node since when; clean up after a dead owner.",
+    "doctor": "Ask every node of a cluster what would keep a lane from running there.",
     "engines": "List the engines and extensions that are installed.",
     "recipes": "List the recipes, or show one.",
     "scan": "Show which GPU code files hold, and whether it runs on a GPU.",

@@ -176,6 +176,12 @@ def remove_on(host: Host, owner: str) -> list[str]:
     return stuck
 
 
+def made(engine: docker.DockerClient) -> dict[str, str]:
+    """All containers that any lanes made on this engine, with the folder of their lane's record."""
+    found = engine.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True)
+    return {str(one.name): one.labels.get(OWNER, "") for one in found}
+
+
 def _ours(engine: docker.DockerClient, folder: Path) -> list[Any]:
     return _labelled(engine, os.path.realpath(folder))
 

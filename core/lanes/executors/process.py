@@ -33,6 +33,9 @@ from lanes.types import Exit, Placement, Process, StopPlan
 MARK = "LANES_LANE"
 """Environment variable that tells every process of a lane the lane's id."""
 
+PORTS = (20000, 32768)
+"""Those that a lane takes on other machines: below what Linux uses for connections that go out."""
+
 _FOLDER = "LANES_FOLDER"
 """Environment variable that marks every process of a lane as this lane's: ids are not unique over all
 homes of a machine."""
@@ -113,8 +116,7 @@ def remote_ports(host: Host, count: int) -> list[int]:
     """Ports of another machine on which nobody listens now. Raises LaneError when it cannot be asked."""
     lines = hosts.run(host, ["cat", "/proc/net/tcp", "/proc/net/tcp6"]).splitlines()
     taken = {int(line.split()[1].rpartition(":")[2], 16) for line in lines if "local_address" not in line}
-    # Below the range from which Linux takes ports for connections that go out.
-    return random.sample([port for port in range(20000, 32768) if port not in taken], count)
+    return random.sample([port for port in range(*PORTS) if port not in taken], count)
 
 
 def free_ports(host: str, count: int) -> list[int]:
