@@ -180,6 +180,8 @@ def _output(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> 
         return f"an answer had {max(counts)} tokens, although at most {tg} were asked for"
     if min(counts) < tg / 2:
         return f"an answer ended by itself after {min(counts)} of {tg} tokens"
+    if max(counts) - min(counts) > max(_LENGTH_OFF * tg, _WHOLE_WORDS):
+        return f"the answers differ in length, from {min(counts)} to {max(counts)} of {tg} tokens"
     return None
 
 
