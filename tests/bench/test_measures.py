@@ -105,6 +105,18 @@ def test_streams_that_never_overlap_have_no_steady_rate() -> None:
     assert measures.span_tps([first, second]) == pytest.approx(100)
 
 
+def test_contention_is_what_another_streams_prefill_does_to_a_token() -> None:
+    # The first stream decodes at 10 ms a token, and at 50 ms while the second one prefills.
+    first = timeline(*[(t, "content") for t in (10, 20, 30, 80, 130, 180, 190, 200)], n=8)
+    second = timeline(*[(t, "content") for t in (140, 150, 160)], n=3, t0_ms=35)
+    both = [first, second]
+    k1s = [measures.first_delta(s) for s in both]
+    assert measures.contention(both, k1s) == pytest.approx(5)
+    assert measures.contention([first], k1s[:1]) is None
+    alone = timeline((500, "content"), (510, "content"), n=2)
+    assert measures.contention([alone, timeline()], [measures.first_delta(alone), None]) is None
+
+
 @pytest.mark.parametrize(
     "stream",
     [

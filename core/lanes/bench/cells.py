@@ -197,6 +197,7 @@ def _pass_figures(
         figures.pop("decode_tps", None)  # one stream's rate under a name that could pass for all
         figures["stream_decode_tps"] = measures.stream_decode_tps(streams, k1s)
         figures["steady_tps"] = measures.steady_tps(streams, k1s)
+        figures["contention"] = measures.contention(streams, k1s)
         figures["ttft_max_s"] = max((o["ttft_s"] for o in own if "ttft_s" in o), default=None)
     return {name: value for name, value in figures.items() if value is not None}
 

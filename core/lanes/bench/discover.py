@@ -12,17 +12,47 @@ from lanes.types import Dialect, Endpoint
 
 _TIMEOUT_S = 10.0
 
-_DIALECTS = {
-    "llamacpp": {"tokenize_path": "/tokenize", "fixed_length": {"ignore_eos": True}},
-    "vllm": {"tokenize_path": "/tokenize", "tokenize_field": "prompt", "fixed_length": {"ignore_eos": True}},
+_DIALECTS: dict[str, dict[str, Any]] = {
+    "llamacpp": {
+        "tokenize_path": "/tokenize",
+        "fixed_length": {"ignore_eos": True},
+        "metrics_path": "/metrics",
+        "metrics": {
+            "running": "llamacpp:requests_processing",
+            "queued": "llamacpp:requests_deferred",
+            "generated": "llamacpp:tokens_predicted_total",
+        },
+    },
+    "vllm": {
+        "tokenize_path": "/tokenize",
+        "tokenize_field": "prompt",
+        "fixed_length": {"ignore_eos": True},
+        "metrics_path": "/metrics",
+        "metrics": {
+            "running": "vllm:num_requests_running",
+            "queued": "vllm:num_requests_waiting",
+            "kv_use": "vllm:kv_cache_usage_perc",
+            "generated": "vllm:generation_tokens",
+            "accepted": "vllm:spec_decode_num_accepted_tokens",
+            "drafts": "vllm:spec_decode_num_drafts",
+        },
+    },
     "sglang": {
         "tokenize_path": "/tokenize",
         "tokenize_field": "prompt",
         "fixed_length": {"ignore_eos": True},
+        "metrics_path": "/metrics",
+        "metrics": {
+            "running": "sglang:num_running_reqs",
+            "queued": "sglang:num_queue_reqs",
+            "kv_use": "sglang:token_usage",
+            "acceptance": "sglang:spec_accept_length",
+            "generated": "sglang:generation_tokens_total",
+        },
     },
 }
 """By the `owned_by` of the servers' model lists. A wrong guess is harmless: a tokenizer that does not
-answer is given up, and a field that is refused is left out."""
+answer is given up, a field that is refused is left out, and metrics that are not there are not asked for again."""
 
 
 def normalize(url: str) -> str:

@@ -181,3 +181,29 @@ def steady_tps(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> f
             if begin < stream.t0_ns + arrival.at_ns <= end:
                 total += count
     return total / (end - begin) * 1e9
+
+
+def contention(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> float | None:
+    """the median itl of tokens that came while another stream prefilled / that of the others
+
+    A stream prefills from its t0 to its t_first. 1 says that decode goes on beside prefill as if it were
+    alone; 5, that each token then takes five times as long. A gap that began or ended within another
+    stream's prefill counts as beside it. None when there is no gap of both kinds.
+    """
+    prefills = [
+        (s.t0_ns, s.t0_ns + s.token_arrivals[0].at_ns) if s.token_arrivals else (0, 0) for s in streams
+    ]
+    beside: list[float] = []
+    alone: list[float] = []
+    for index, (stream, k1) in enumerate(zip(streams, k1s, strict=True)):
+        others = [p for other, p in enumerate(prefills) if other != index]
+        arrivals, counts = stream.token_arrivals, delta_tokens(stream, k1)
+        for (before, after), tokens in zip(itertools.pairwise(arrivals), counts[1:], strict=bool(counts)):
+            if tokens <= 0:
+                continue
+            begin, end = stream.t0_ns + before.at_ns, stream.t0_ns + after.at_ns
+            during = any(begin < last and first < end for first, last in others)
+            (beside if during else alone).append((end - begin) / tokens)
+    return (
+        statistics.median(beside) / statistics.median(alone) if beside and alone and min(alone) > 0 else None
+    )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from attrs import evolve
 
 from lanes.bench import context, measures
+from lanes.bench.calibration.envelope import envelope
 from lanes.bench.cells import CellResult, Pass, Progress, cell_result, finished_pass
 from lanes.bench.client import Client
 from lanes.bench.context import Context
@@ -95,10 +96,15 @@ class _Probe:
         self._ruler = Ruler(self._client)
         self._watch = Watch(endpoint)
         self._context = Context()
+        self._envelope = envelope()
         self._chars: dict[Cell, float] = {}
         self._answer_rate: float | None = None
         self._learned = False
-        self._notes: list[str] = []
+        self._notes: list[str] = [
+            f"the client is {self._envelope.name}"
+            if self._envelope
+            else "the client's error on this machine is not known: `lanes calibrate` finds it"
+        ]
 
     async def run(self) -> tuple[CellResult, ...]:
         with self._watch:
@@ -168,6 +174,9 @@ class _Probe:
         else:
             # A cell that was given up in its warm-ups has its reason there.
             reason = verdict(evolve(self._terms(cell), passes=asked), measured or passes)
+        if reason is None and self._envelope is not None and cell.load == "burst":
+            beyond = (self._envelope.beyond(p.streams) for p in measured)
+            reason = next((why for why in beyond if why), None)
         return self._result(cell, "invalid" if reason else "ok", reason, passes, until.note)
 
     def _terms(self, cell: Cell) -> Terms:
@@ -284,7 +293,10 @@ class _Probe:
         seen = await self._watch.end(tally.generated_tokens)
         if tally.failed is not None:
             self._context.refused(cell, tally.failed)
-        return load_pass(tally, self._terms(cell), number, prefixes, cpu_s, seen)
+        one = load_pass(tally, self._terms(cell), number, prefixes, cpu_s, seen)
+        if one.fault is None and self._envelope is not None:
+            one = evolve(one, fault=self._envelope.exceeded(tally.most_at_once, tally.events_per_s))
+        return one
 
     async def _content(self, cell: Cell, number: int, stream: int, prefixes: list[Stream]) -> str:
         """Return the message of one stream; its prefix, if it has one, is warmed first (into `prefixes`)."""

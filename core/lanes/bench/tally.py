@@ -6,6 +6,7 @@ import bisect
 import math
 import statistics
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from attrs import evolve
@@ -28,6 +29,8 @@ _FIGURES = (
 _TAILS = ("ttft_s", "itl_mean_s", "e2e_s")
 """Figures whose 90th and 99th percentiles are told beside the median."""
 _LATE_S = 0.010
+RATE_NS = 250_000_000
+"""The time over which the rate of events is taken."""
 _DOUBTFUL = 0.01
 """Up to this share of requests that cannot be believed, the others still can: figures are medians."""
 _NOT_HELD = 0.10
@@ -55,6 +58,7 @@ class Tally:
         self._met = array("b")
         self._merged = array("q")
         self._doubts = array("d")
+        self._events: Counter[int] = Counter()
         self._in_window = 0.0
         self._first_ended = 0
         self._begin_ns = self._end_ns = 0
@@ -86,6 +90,7 @@ class Tally:
         self._t0.append(stream.t0_ns)
         self._ended.append(sent.ended_ns)
         self._window(sent)
+        self._events.update((stream.t0_ns + arrival.at_ns) // RATE_NS for arrival in stream.arrivals)
         figures = dict(stream_figures(stream, sent.first_delta)) if stream.ok else {}
         if sent.due_ns is not None:
             # What the queue took from a request is the server's, not the prompt's speed.
@@ -207,6 +212,18 @@ class Tally:
             return {}
         met = sum(self._met[row] for row in rows)
         return {"slo_share": met / len(rows), "goodput_rps": met / span_s}
+
+    @property
+    def events_per_s(self) -> float:
+        """Events in the busiest quarter of a second, a second."""
+        return max(self._events.values(), default=0) * 1e9 / RATE_NS
+
+    @property
+    def most_at_once(self) -> int:
+        """The most requests that were under way at one time, sent and not only due."""
+        ended = sorted(self._ended)
+        t0 = sorted(self._t0)
+        return max((n - bisect.bisect_left(ended, at) for n, at in enumerate(t0, 1)), default=0)
 
     def _most_in_flight(self) -> int:
         ended = sorted(self._ended)

@@ -36,7 +36,10 @@ def show(
             _print(preview)
         if plan is not None:
             cells = ", ".join(str(c) for c in plan.cells)
-            click.echo(f"measure: {cells}; {plan.warmups} warm-ups and {plan.passes} passes each")
+            passes = f"{plan.passes} passes"
+            if plan.until is not None:
+                passes = f"passes until intervals are within {plan.until:.3g} of the median"
+            click.echo(f"measure: {cells}; {plan.warmups} warm-ups and {passes} each")
     return 3 if any(preview.judgement.status for _, preview in previews) else 0
 
 

@@ -59,7 +59,8 @@ def _headline(cells: list[dict[str, Any]]) -> tuple[str, str, str]:
         return "", "", ""
     metrics = cells[0]["metrics"]
     more = f" (+{len(cells) - 1})" if len(cells) > 1 else ""
-    prefill, decode = (metrics.get(name) for name in ("prefill_tps", "decode_tps"))
+    prefill = metrics.get("prefill_tps")
+    decode = metrics.get("decode_tps") or metrics.get("stream_decode_tps")
     return (
         cell_name(cells[0]) + more,
         interval(prefill) if prefill else "",

@@ -74,13 +74,16 @@ class Envelope:
     def beyond(self, streams: Sequence[Stream]) -> str | None:
         """Return why the client cannot be trusted with what it took of `streams`, in one sentence, or
         None when it can."""
-        at_once = overlap(streams)
+        return self.exceeded(overlap(streams), events_per_s(streams))
+
+    def exceeded(self, at_once: int, rate: float) -> str | None:
+        """Return why the client cannot be trusted with so many streams at once and so many events a
+        second, in one sentence, or None when it can."""
         if at_once > self.concurrency:
             return (
                 f"the client was the bottleneck: {at_once} streams at once, where it is calibrated for"
                 f" {self.concurrency} (`lanes calibrate --concurrency {at_once}` tries)"
             )
-        rate = events_per_s(streams)
         if rate > self.events_per_s:
             return (
                 f"the client was the bottleneck: {rate:,.0f} events a second, where it is calibrated for"
