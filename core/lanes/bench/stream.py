@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from attrs import frozen
@@ -63,7 +64,7 @@ class Stream:
     def ok(self) -> bool:
         return self.failure is None
 
-    @property
+    @cached_property
     def token_arrivals(self) -> tuple[Arrival, ...]:
         """The arrivals that carried tokens."""
         return tuple(a for a in self.arrivals if a.kind in TOKEN_KINDS)
