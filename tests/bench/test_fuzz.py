@@ -9,7 +9,7 @@ import importlib.util
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -303,19 +303,87 @@ def test_a_usage_that_lies_in_one_count_is_found_out(name: str, count: Any) -> N
 # The same over a socket.
 
 
+HANGS: dict[str, tuple[bytes, bytes, Limits, str]] = {
+    "an early head and a long prefill": (
+        b'data: {"choices": [{"delta": {"role": "assistant"}}]}\n\n',
+        b"",
+        Limits(first_byte_s=1.0, stall_s=0.3),
+        "the server stalled: nothing came for 1 s before the first token",
+    ),
+    "keep-alives from a server that is stuck": (
+        fuzz.body(Script(role="none"))[0].encode(),
+        b": ping\n\n",
+        Limits(first_byte_s=9, stall_s=0.8),
+        "the server stalled: only signs of life came for 0.8 s after 1 delta",
+    ),
+    "empty deltas without end": (
+        b"",
+        fuzz.body(Script(role="early"))[0].encode(),
+        Limits(first_byte_s=0.8, stall_s=9),
+        "the server stalled: only signs of life came for 0.8 s before the first token",
+    ),
+    "tokens without end": (
+        b"",
+        fuzz.body(Script(role="none"))[0].encode() * 300,
+        Limits(first_byte_s=9, stall_s=9),
+        "the server did not stop",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_no_server_holds_the_client_for_ever(how: str) -> None:
+    first, again, limits, reason = HANGS[how]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield fuzz.PLAIN + first
+        while True:
+            yield again
+            await asyncio.sleep(0.25)
+
+    (stream,) = asyncio.run(_served([pieces], limits))
+    assert stream.error is not None and reason in stream.error
+
+
+def test_a_long_prefill_after_an_early_head_is_no_stall() -> None:
+    """The prompt of 262,144 tokens takes minutes, and the role delta of some servers comes at once."""
+    head = fuzz.PLAIN + b'data: {"choices": [{"delta": {"role": "assistant"}}]}\n\n'
+    rest = "".join(fuzz.body(Script(role="none"))).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield head
+        await asyncio.sleep(1)
+        yield rest
+
+    (stream,) = asyncio.run(_served([pieces], Limits(first_byte_s=9, stall_s=0.3)))
+    assert stream.ok and stream.completion_tokens == 8
+
+
 def test_a_client_survives_whatever_a_server_sends() -> None:
     lottery = random.Random(4)
     payloads = [fuzz.mutated(lottery.choice(SEEDS), lottery) for _ in range(40)]
     expected = [fuzz.read(data, [], quick=False) for data in payloads]
-    streams = asyncio.run(_served(payloads, lottery))
+
+    def cut(data: bytes) -> Callable[[], AsyncIterator[bytes]]:
+        async def pieces() -> AsyncIterator[bytes]:
+            left = data
+            while left:
+                size = lottery.randint(1, 900)
+                yield left[:size]
+                left = left[size:]
+
+        return pieces
+
+    limits = Limits(connect_s=5, first_byte_s=5, stall_s=5)
+    streams = asyncio.run(_served([cut(data) for data in payloads], limits))
     for data, stream, known in zip(payloads, streams, expected, strict=True):
         assert [a.kind for a in stream.arrivals] == [a.kind for a in known.arrivals], data
         assert (stream.usage, stream.ok, stream.status) == (known.usage, known.ok, known.status), data
 
 
-async def _served(payloads: Sequence[bytes], lottery: random.Random) -> list[Stream]:
-    """What the client makes of each payload, written in pieces and then closed."""
-    todo = iter(payloads)
+async def _served(answers: Sequence[Callable[[], AsyncIterator[bytes]]], limits: Limits) -> list[Stream]:
+    """What the client makes of each answer, written in pieces and then closed."""
+    todo = iter(answers)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -323,18 +391,18 @@ async def _served(payloads: Sequence[bytes], lottery: random.Random) -> list[Str
             int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.lower().startswith(b"content-l")
         )
         await reader.readexactly(length)
-        data = next(todo)
-        while data:
-            size = lottery.randint(1, 900)
-            writer.write(data[:size])
-            await writer.drain()
-            data = data[size:]
-            await asyncio.sleep(0)
+        with contextlib.suppress(ConnectionError):
+            async for piece in next(todo)():
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     endpoint = Endpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", model="x")
-    client = Client(endpoint, Limits(connect_s=5, first_byte_s=5, stall_s=5))
+    client = Client(endpoint, limits)
     form = Form(endpoint=endpoint, seed=1)
-    async with server:
-        return [await asyncio.wait_for(client.chat(form.body("x", 8)), 20) for _ in payloads]
+    try:
+        return [await asyncio.wait_for(client.chat(form.body("x", 8)), 20) for _ in answers]
+    finally:
+        server.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -28,6 +29,10 @@ _LEAST_ROOM_BYTES = 64 << 10
 """... but so much of each."""
 
 
+_MOST_PER_TOKEN, _MOST_MORE = 16, 1024
+"""Events for each token that was asked for, and for none, after which a server will not stop by itself."""
+
+
 class _Sink(Protocol):
     t0_ns: int
     done: bool
@@ -35,8 +40,10 @@ class _Sink(Protocol):
 
     @property
     def streams(self) -> bool: ...
+    @property
+    def steps(self) -> int: ...
     def feed(self, read: Read) -> None: ...
-    def end(self, broken: str | None = None) -> None: ...
+    def end(self, broken: str | None = None, kind: str = "cut") -> None: ...
     def stalled(self, waited_s: float) -> None: ...
 
 
@@ -69,8 +76,10 @@ class Client:
             except ConnectError as error:
                 return Stream(t0_ns=time.time_ns(), failure="connect", error=str(error))
         recorder = QuickRecorder(self._target.redact)
+        asked = body.get("max_tokens") or body.get("max_completion_tokens")
+        most = asked * _MOST_PER_TOKEN + _MOST_MORE if isinstance(asked, int) else math.inf
         started = time.perf_counter_ns() - time.time_ns()
-        await self._exchange(connection, payload, recorder)
+        await self._exchange(connection, payload, recorder, most)
         step = time.time_ns() - (time.perf_counter_ns() - started)
         return recorder.stream(connect_s=connection.connect_s, clock_step_ns=step)
 
@@ -97,29 +106,41 @@ class Client:
             return str(error)
         return None
 
-    async def _exchange(self, connection: Connection, payload: bytes, sink: _Sink) -> None:
-        """Write the request and feed `sink` until it is done. The connection is closed."""
+    async def _exchange(
+        self, connection: Connection, payload: bytes, sink: _Sink, most: float = math.inf
+    ) -> None:
+        """Write the request and feed `sink` until it is done, or `most` steps. The connection is closed."""
         tape = _Tape(min(_IDLE_S, self.limits.stall_s / 4, self.limits.first_byte_s / 4), self._room)
         self._active += 1
         try:
             sink.t0_ns = connection.start(payload, tape.take, tape.end)
-            await self._play(tape, sink)
+            await self._play(tape, sink, most)
         finally:
             self._active -= 1
             tape.close()
             connection.close()
 
-    async def _play(self, tape: _Tape, sink: _Sink) -> None:
-        """Feed `sink` what is on `tape`, when there is cause, until it is done."""
+    async def _play(self, tape: _Tape, sink: _Sink, most: float) -> None:
+        """Feed `sink` what is on `tape`, when there is cause, until it is done.
+
+        A stall is when no step comes, whatever else does: heads and role deltas come long before a
+        prompt is read, and keep-alives from a server that is stuck.
+        """
+        clock = asyncio.get_running_loop().time
+        steps, since = 0, clock()
         while not sink.done:
             lingers = sink.answered
             await tape.woken.wait()
             tape.woken.clear()
             await self._feed(tape, sink)
-            limit = self.limits.stall_s if tape.reads else self.limits.first_byte_s
+            if sink.steps != steps:
+                steps, since = sink.steps, clock()
+            limit = self.limits.stall_s if steps else self.limits.first_byte_s
             if tape.ended or lingers:
                 sink.end(tape.broken)
-            elif tape.quiet_s >= limit:
+            elif steps > most:
+                sink.end(f"the server did not stop: {steps} events came", "protocol")
+            elif clock() - since >= limit:
                 sink.stalled(limit)
 
     async def _feed(self, tape: _Tape, sink: _Sink) -> None:
@@ -159,13 +180,8 @@ class _Tape:
         self._bytes, self._limit = 0, room()
         self._loop = asyncio.get_running_loop()
         self._idle_s = idle_s
-        self._seen, self._seen_at = 0, self._loop.time()
+        self._seen = 0
         self._timer = self._loop.call_later(idle_s, self._look)
-
-    @property
-    def quiet_s(self) -> float:
-        """For how long nothing came, seen every `idle_s`."""
-        return self._loop.time() - self._seen_at if self.reads == self._seen else 0.0
 
     def take(self, data: bytes, at_ns: int, read_ns: int, kernel: bool) -> None:
         """Keep a read; wake who waits when it may be the last one, or there are too many."""
@@ -192,7 +208,7 @@ class _Tape:
         if self.reads == self._seen:
             self.woken.set()
         else:
-            self._seen, self._seen_at = self.reads, self._loop.time()
+            self._seen = self.reads
         self._timer = self._loop.call_later(self._idle_s, self._look)
 
 
@@ -203,6 +219,7 @@ class _Answer:
     streams = False
 
     def __init__(self) -> None:
+        self.steps = 0
         self.t0_ns = 0
         self.done = False
         self.error: str | None = None
@@ -210,13 +227,14 @@ class _Answer:
         self.body = bytearray()
 
     def feed(self, read: Read) -> None:
+        self.steps += 1
         try:
             self.body += self.http.feed(read.data)
         except ValueError as error:
             self.error = str(error)
         self.done = self.http.complete or self.error is not None
 
-    def end(self, broken: str | None = None) -> None:
+    def end(self, broken: str | None = None, kind: str = "cut") -> None:
         if not self.done and not self.http.ends_with_connection:
             self.error = broken or "the server closed the connection in the middle of an answer"
         self.done = True

@@ -24,8 +24,8 @@ _LEAST_PER_STREAM = 3
 
 @frozen(kw_only=True)
 class Limits:
-    """How long to wait, in seconds: for a connection, for the first byte of an answer, between two
-    reads after it."""
+    """How long to wait, in seconds: for a connection, for the first token of an answer (the first byte
+    where it is no stream), for the next one after it."""
 
     connect_s: float = 10.0
     first_byte_s: float = 600.0

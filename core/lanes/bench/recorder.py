@@ -21,6 +21,9 @@ _FIRST_TEXT_LIMIT = 65536
 """A first delta longer than that is not kept, so that its tokens cannot be counted afterwards."""
 
 
+_NO_STEP = ("role", "empty")
+
+
 class Recorder:
     """Take the reads of one answer, then give its `Stream`.
 
@@ -43,7 +46,7 @@ class Recorder:
         self._lags: list[int] = []
         self._reads = 0
         self._at_ns = 0
-        self._token_deltas = 0
+        self._token_deltas = self._other_steps = 0
         self._merged_reads = 0
         self._failure: tuple[str, str] | None = None
         self._odd: str | None = None
@@ -80,17 +83,21 @@ class Recorder:
             self._refused()
         else:
             self._rest()
-            if self._failure is None and not self.answered and "finish" not in self._last:
+            whole = self.answered or "finish" in self._last
+            if self._failure is None and (not whole or kind == "protocol"):
                 why = f" ({broken})" if broken and kind == "cut" else ""
                 cut = f"the stream was cut {self._progress()}{why}"
                 self._fail(kind, broken if broken and kind != "cut" else cut)
 
     def stalled(self, waited_s: float) -> None:
-        """Take the news that nothing came for `waited_s` seconds."""
+        """Take the news that nothing came for `waited_s` seconds that brought the answer on."""
         if self._http.status == 0:
             self.end(f"the server did not answer within {waited_s:g} s", "stall")
         else:
-            self.end(f"the server stalled: nothing came for {waited_s:g} s {self._progress()}", "stall")
+            steps = (a.at_ns for a in reversed(self._arrivals) if a.kind not in _NO_STEP)
+            lively = self._at_ns - self.t0_ns - next(steps, 0) > waited_s / 2 * 1e9
+            what = "only signs of life" if lively else "nothing"
+            self.end(f"the server stalled: {what} came for {waited_s:g} s {self._progress()}", "stall")
 
     def stream(self, *, connect_s: float = 0.0, clock_step_ns: int = 0) -> Stream:
         """Return what was recorded."""
@@ -117,6 +124,11 @@ class Recorder:
             odd=self._odd,
             server_account=last["timings"].timings if "timings" in last else None,
         )
+
+    @property
+    def steps(self) -> int:
+        """How many events brought the answer on; keep-alives, empty and role deltas do not."""
+        return self._token_deltas + self._other_steps
 
     @property
     def streams(self) -> bool:
@@ -171,7 +183,9 @@ class Recorder:
                 self._first_text = _storable(delta.text) if whole else ""
             if len(self._text) < TEXT_LIMIT:
                 self._text += _storable(delta.text[: TEXT_LIMIT - len(self._text)])
-        elif delta.kind == "done":
+        elif delta.kind not in _NO_STEP:
+            self._other_steps += 1
+        if delta.kind == "done":
             self.answered = True
         elif delta.kind == "error":
             message = self._bounded(delta.error or "")
