@@ -120,7 +120,7 @@ class _Worker:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._rest = b""
         self._lock = threading.Lock()
-        python = ["python3" if station.host.ssh else sys.executable, "-I", "-c", _BOOT]
+        python = ["python3" if station.host.ssh else sys.executable, "-I", "-S", "-c", _BOOT]
         self._process = subprocess.Popen(
             hosts.command(station.host, python), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self._said, start_new_session=True, bufsize=0,

@@ -12,30 +12,26 @@ they should be; then all of it is read back from the disk, and only then gets it
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
-import hashlib
 import json
 import os
-import queue
-import shutil
 import signal
 import stat
 import struct
-import subprocess
 import sys
-import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 PAGE = 4096
 ZEROS = bytes(PAGE)
-READ = 1 << 20
+READ = 256 << 10
 PIECE = 32 << 20
 """A piece has one checksum: what a killed copy may have to copy again is no more than this."""
+FLUSH = 32 << 20
 PARTIAL = ".lanes-partial"
 JOURNAL = ".lanes-partial.journal"
 NEWS_S = 0.25
@@ -251,110 +247,75 @@ def extents(fd: int, begin: int, stop: int, sparse: bool = True) -> Iterator[tup
         yield begin, stop
 
 
-def data(fd: int, begin: int, stop: int, sparse: bool = True) -> Iterator[tuple[int, bytes]]:
-    """What a range holds: position and bytes. Sparse: without holes and without pages of zeros."""
+def data(fd: int, begin: int, stop: int, sparse: bool = True) -> Iterator[tuple[int, memoryview]]:
+    """What a range holds: position and bytes, good until the next is asked for. Sparse: without holes and
+    without pages of zeros."""
+    buffer = bytearray(READ)
     for first, last in extents(fd, begin, stop, sparse):
         at = first
         while at < last:
+            part = memoryview(buffer)[: min(READ, last - at)]
             try:
-                block = os.pread(fd, min(READ, last - at), at)
+                size = os.preadv(fd, [part], at)
             except OSError as error:
                 raise _named(error, fd) from None
-            if not block:
+            if not size:
                 return  # it is shorter than it was: whoever asked sees that too
             if sparse:
-                yield from _runs(block, at)
+                yield from _runs(part[:size], at)
             else:
-                yield at, block
-            at += len(block)
+                yield at, part[:size]
+            at += size
 
 
-def _runs(block: bytes, at: int) -> Iterator[tuple[int, bytes]]:
-    whole = len(block) - len(block) % PAGE
-    tail_holds = whole == len(block) or any(block[whole:])
-    if ZEROS not in block and tail_holds:
-        yield at, block
+def _runs(view: memoryview, at: int) -> Iterator[tuple[int, memoryview]]:
+    """The pages that are not all zeros; `view` begins where its buffer does."""
+    buffer, size = view.obj, len(view)
+    assert isinstance(buffer, bytearray)
+    whole = size - size % PAGE
+    tail_holds = whole == size or any(view[whole:size])
+    if tail_holds and buffer.find(ZEROS, 0, size) < 0:
+        yield at, view[:size]
         return
     begin = None
-    for position in range(0, len(block), PAGE):
-        if block.startswith(ZEROS, position) or (position == whole and not tail_holds):
+    for position in range(0, size, PAGE):
+        if buffer.startswith(ZEROS, position, size) or (position == whole and not tail_holds):
             if begin is not None:
-                yield at + begin, block[begin:position]
+                yield at + begin, view[begin:position]
                 begin = None
         elif begin is None:
             begin = position
     if begin is not None:
-        yield at + begin, block[begin:]
+        yield at + begin, view[begin:size]
 
 
-class Digest:
+class Checksum:
     """A checksum of what lies where. Zeros do not count: a hole and zeros are the same."""
 
     def __init__(self) -> None:
-        self._sha = hashlib.sha256()
+        self._sum = 0
         self._next = -1
 
-    def add(self, at: int, block: bytes) -> None:
+    def add(self, at: int, block: memoryview) -> None:
         if at != self._next:
-            self._sha.update(struct.pack("<Q", at))
-        self._sha.update(block)
+            self._sum = zlib.crc32(struct.pack("<Q", at), self._sum)
+        self._sum = zlib.crc32(block, self._sum)
         self._next = at + len(block)
 
     def __str__(self) -> str:
-        return self._sha.hexdigest() if self._next >= 0 else ""
+        return f"{self._sum:08x}" if self._next >= 0 else ""
 
 
-def digest(fd: int, begin: int, stop: int) -> str:
-    found = Digest()
+def checksum(fd: int, begin: int, stop: int) -> tuple[str, int]:
+    """The checksum of a range, and how many bytes it holds."""
+    found, size = Checksum(), 0
     for at, block in data(fd, begin, stop):
         found.add(at, block)
-    return str(found)
+        size += len(block)
+    return str(found), size
 
 
 # -- One file -------------------------------------------------------------------------------------
-
-
-class Hashing:
-    """Checksums in a thread of their own, written into the journal as each piece is done."""
-
-    def __init__(self, journal: int, digests: dict[int, str]) -> None:
-        self._journal, self._digests = journal, digests
-        self._queue: queue.Queue[Any] = queue.Queue(32)
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def piece(self, number: int, batches: Iterator[list[tuple[int, bytes]]]) -> None:
-        for batch in batches:
-            self._queue.put((number, batch))
-        self._queue.put((number, None))
-        self.check()
-
-    def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
-
-    def check(self) -> None:
-        if self._error:
-            raise self._error
-
-    def _run(self) -> None:
-        current = Digest()
-        while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            number, batch = item
-            try:
-                if batch is not None:
-                    for at, block in batch:
-                        current.add(at, block)
-                    continue
-                self._digests[number] = str(current)
-                os.write(self._journal, (json.dumps([number, str(current)]) + "\n").encode())
-                current = Digest()
-            except OSError as error:
-                self._error = error
 
 
 class Copying:
@@ -366,6 +327,8 @@ class Copying:
         self.pieces = (self.size + PIECE - 1) // PIECE
         self.kept = 0
         self.copied = 0
+        self._flushed = 0, 0
+        """How far the disk was told to write what it has, and the bytes copied until then."""
 
     def run(self) -> tuple[float, float]:
         """Copy and verify; return the seconds that each took."""
@@ -376,11 +339,11 @@ class Copying:
         try:
             target = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                digests = self._copy(source, target)
+                sums = self._copy(source, target)
                 self._as_seen(os.fstat(source))
                 self._as_seen(os.stat(self.one.source))
                 copied = time.monotonic()
-                self._verify(target, digests)
+                self._verify(target, sums)
             finally:
                 os.close(target)
         finally:
@@ -410,22 +373,17 @@ class Copying:
         journal, known = self._journal(target)
         try:
             kept = self._still_there(target, known)
-            digests = dict(kept)
-            hashing = Hashing(journal, digests)
-            try:
-                for number in self._numbers(source):
-                    if number not in kept:
-                        self._piece(number, source, target, hashing)
-            finally:
-                hashing.close()
-            hashing.check()
+            sums = dict(kept)
+            for number in self._numbers(source):
+                if number not in kept:
+                    sums[number] = self._piece(number, source, target)
+                    os.write(journal, (json.dumps([number, sums[number]]) + "\n").encode())
             self.progress.doing = "writing"
             os.ftruncate(target, self.size)
             os.fsync(target)
-            os.fsync(journal)
         finally:
             os.close(journal)
-        return digests
+        return sums
 
     def _numbers(self, source: int) -> Iterator[int]:
         """The pieces that hold anything."""
@@ -435,30 +393,22 @@ class Copying:
                 yield number
                 following = number + 1
 
-    def _piece(self, number: int, source: int, target: int, hashing: Hashing) -> None:
+    def _piece(self, number: int, source: int, target: int) -> str:
         begin, stop = self._range(number)
         clear(target, begin, stop)
-
-        def batches() -> Iterator[list[tuple[int, bytes]]]:
-            batch: list[tuple[int, bytes]] = []
-            weight = 0
-            for at, block in data(source, begin, stop, self.sparse):
-                _write(target, block, at)
-                self.copied += len(block)
-                self.progress.copied += len(block)
-                self.progress.done += len(block)
-                # The checksum is over what is not zero, also where zeros are written.
-                batch.extend(_runs(block, at) if not self.sparse else ((at, block),))
-                weight += len(block)
-                if weight >= READ:
-                    yield batch
-                    batch, weight = [], 0
-            if batch:
-                yield batch
-
-        hashing.piece(number, batches())
-        # Written back while the next piece is read, not all at the end.
-        os.posix_fadvise(target, begin, stop - begin, os.POSIX_FADV_DONTNEED)
+        found = Checksum()
+        for at, block in data(source, begin, stop, self.sparse):
+            _write(target, block, at)
+            for run in ((at, block),) if self.sparse else _runs(block, at):
+                found.add(*run)
+            self.copied += len(block)
+            self.progress.copied += len(block)
+            self.progress.done += len(block)
+        # Written back while more is read, not all at the end.
+        if self.copied - self._flushed[1] >= FLUSH:
+            os.posix_fadvise(target, self._flushed[0], stop - self._flushed[0], os.POSIX_FADV_DONTNEED)
+            self._flushed = stop, self.copied
+        return str(found)
 
     def _journal(self, target: int) -> tuple[int, dict[int, str]]:
         """The journal, and what an earlier run of this very copy wrote into it."""
@@ -488,27 +438,23 @@ class Copying:
         kept = {}
         self.progress.doing = "looking at what is there"
         for number, value in sorted(known.items()):
-            found = Digest()
-            size = 0
-            for at, block in data(target, *self._range(number)):
-                found.add(at, block)
-                size += len(block)
-            if str(found) == value:
+            found, size = checksum(target, *self._range(number))
+            if found == value:
                 kept[number] = value
                 self.kept += size
                 self.progress.done += size
         self.progress.doing = "copying"
         return kept
 
-    def _verify(self, target: int, digests: dict[int, str]) -> None:
+    def _verify(self, target: int, sums: dict[int, str]) -> None:
         self.progress.doing = "verifying"
         if os.fstat(target).st_size != self.size:
             raise Problem(f"{self.one.target} was not written whole", "run again")
         # From the disk, not from memory.
         os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
-        left = {number: value for number, value in digests.items() if value}
+        left = {number: value for number, value in sums.items() if value}
         for number in self._numbers(target):
-            if digest(target, *self._range(number)) != left.pop(number, ""):  # "": nothing but zeros
+            if checksum(target, *self._range(number))[0] != left.pop(number, ""):  # "": nothing but zeros
                 left[number] = ""
                 break
         if left:
@@ -524,7 +470,7 @@ class Copying:
             )
 
 
-def _write(fd: int, block: bytes, at: int) -> None:
+def _write(fd: int, block: bytes | memoryview, at: int) -> None:
     try:
         written = os.pwrite(fd, block, at)
         while written < len(block):
@@ -544,6 +490,8 @@ _fallocate: Any = None
 def clear(fd: int, begin: int, stop: int) -> None:
     """Have nothing in a range: what a killed run left there may lie where the source has a hole."""
     global _fallocate
+    import ctypes
+
     size = os.fstat(fd).st_size
     if begin >= size or not any(True for _ in extents(fd, begin, min(stop, size))):
         return
@@ -815,6 +763,10 @@ def _steps(path: str) -> list[str]:
 
 def script(job: dict[str, Any], controller: Controller) -> None:
     """Run a script in a session of its own, which ends when we do; tell its output line by line."""
+    import shutil
+    import subprocess
+    import tempfile
+
     tell(event="ready", need=0)
     controller.await_go()
     folder = tempfile.mkdtemp(prefix="lanes-script-")
@@ -848,7 +800,7 @@ def script(job: dict[str, Any], controller: Controller) -> None:
     tell(event="exit", code=code)
 
 
-def _lines(process: subprocess.Popen[bytes]) -> None:
+def _lines(process: Any) -> None:
     assert process.stdout is not None
     for line in process.stdout:
         tell(event="line", text=line.decode("utf-8", "replace").rstrip("\n"))
