@@ -11,6 +11,7 @@ import click
 from lanes import describe, lifecycle
 from lanes.cli import findings, output
 from lanes.nodes import Place
+from lanes.types import Copy, HostScript
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
@@ -22,9 +23,10 @@ def show(
     despite: Collection[str],
     plan: Plan | None,
     as_json: bool,
+    allowed: Collection[str] = (),
 ) -> int:
     """Print the preview of each lane; return 3 when one cannot run, else 0."""
-    previews = [(b, lifecycle.preview(b, place, despite)) for b, place in zip(bounds, places, strict=True)]
+    previews = [(b, lifecycle.preview(b, place, despite, allowed)) for b, place in zip(bounds, places, strict=True)]
     if as_json:
         output.print_json([_data(bound, preview) for bound, preview in previews])
     else:
@@ -35,7 +37,7 @@ def show(
             )
             _print(preview)
         if plan is not None:
-            cells = ", ".join(str(c) for c in plan.cells)
+            cells = "; ".join(str(c) for c in plan.cells)
             passes = f"{plan.passes} passes"
             if plan.until is not None:
                 passes = f"passes until intervals are within {plan.until:.3g} of the median"
@@ -51,7 +53,11 @@ def _data(bound: lifecycle.Bound, preview: lifecycle.Preview) -> dict[str, Any]:
         "verdict": preview.judgement.verdict.value,
         "serving": preview.judgement.serving.value,
         "findings": [describe.finding(f) for f in preview.findings],
-        "stage": [{"kind": type(i).__name__, **describe.plain(i)} for i in preview.items],
+        "stage": [
+            {"kind": type(i).__name__, **describe.plain(i)}
+            | ({"text": preview.scripts[i.name]} if isinstance(i, HostScript) else {})
+            for i in preview.items
+        ],
         "launch": describe.launch(preview.launch) if preview.launch else None,
         "problem": preview.problem,
     }
@@ -61,9 +67,16 @@ def _print(preview: lifecycle.Preview) -> None:
     for line in findings.lines(preview.findings):
         click.echo(f"  {line}")
     for item in preview.items:
+        if isinstance(item, HostScript):
+            click.echo(f"  script {item.name} ({item.reason}), on each node:")
+            for line in preview.scripts[item.name].splitlines():
+                click.echo(f"    | {line}")
+            continue
         size = getattr(item, "size_bytes", None)
         click.echo(
-            f"  stage {type(item).__name__.lower()} {item.name}" + (f", {size / 1e6:,.0f} MB" if size else "")
+            f"  stage {type(item).__name__.lower()} {item.name}"
+            + (f" from {item.source} to {item.target} on each node" if isinstance(item, Copy) else "")
+            + (f", {size / 1e6:,.0f} MB" if size else "")
         )
     if preview.launch is None:
         click.echo(f"  launch: cannot be told: {preview.problem}")
