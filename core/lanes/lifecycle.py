@@ -8,12 +8,12 @@ journaled as it begins. Whatever happens, `stop` leaves nothing running.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
 from lanes import checks, claims, describe, diagnosis, health, nodes, paths, records, staging, verdicts
-from lanes.errors import Claimed, LaneError, LanesError, Unmeasurable, Unrunnable
+from lanes.errors import Claimed, LaneError, LanesError, StagingError, Unmeasurable, Unrunnable
 from lanes.executors import process
 from lanes.hosts import Host
 from lanes.interrupts import held_off
@@ -73,6 +73,8 @@ class Preview:
     findings: tuple[Finding, ...]
     judgement: Judgement
     items: tuple[StageItem, ...] = ()
+    scripts: Mapping[str, str] = attrs.field(factory=dict)
+    """The text of each host script, or why it cannot be shown."""
     launch: Launch | None = None
     problem: str | None = None
 
@@ -94,7 +96,15 @@ def preview(
         launch = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
     except LanesError as error:
         return Preview(findings=findings, judgement=judgement, problem=str(error))
-    return Preview(findings=findings, judgement=judgement, items=items, launch=launch)
+    texts = {item.name: _text(item, bound.lane) for item in items if isinstance(item, HostScript)}
+    return Preview(findings=findings, judgement=judgement, items=items, scripts=texts, launch=launch)
+
+
+def _text(script: HostScript, lane: Lane) -> str:
+    try:
+        return scripts.read(script, lane.recipe.origin if lane.recipe else "").text
+    except StagingError as error:
+        return str(error)
 
 
 def _seats(lane: Lane, place: Place) -> tuple[Seat, ...]:
@@ -139,6 +149,7 @@ class Attempt:
         self.launch_data: Launch | None = None
         self.owner = process.Owner()
         self.overrides: list[str] = []
+        self._texts: dict[str, scripts.Text] = {}
         self.index = journal.lane(
             name=self.lane.name,
             engine=self.engine.name,
@@ -219,6 +230,9 @@ class Attempt:
         # An engine may ask for scripts of its own: they too are refused before anything is fetched.
         if no := scripts.refused((one for one in items if isinstance(one, HostScript)), self.allowed):
             raise Unrunnable(f"host scripts are not allowed: {', '.join(no)}", scripts.how_to_allow(no))
+        # Read once: what is shown is what runs; and one that is not there is told before anything is copied.
+        origin = self.lane.recipe.origin if self.lane.recipe else ""
+        self._texts = {one.name: scripts.read(one, origin) for one in items if isinstance(one, HostScript)}
         return staging.stage(
             items,
             paths.staged(),
@@ -233,7 +247,7 @@ class Attempt:
 
     def _script(self, script: HostScript) -> None:
         assert self.record is not None
-        text = scripts.read(script, self.lane.recipe.origin if self.lane.recipe else "")
+        text = self._texts[script.name]
         where = ", ".join(station.name for station in self._stations())
         self.journal.tell("script", lane=self.index, name=script.name, text=text.text, where=where)
         scripts.run(text, self._stations(), self.record.folder / "scripts", self.progress)

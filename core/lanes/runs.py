@@ -31,6 +31,7 @@ def run(
     port: int | None = None,
     despite: Collection[str] = (),
     take_over: str | None = None,
+    allowed: Collection[str] = (),
 ) -> list[Outcome]:
     """Bring up, measure and take down each lane in turn, each at its place.
 
@@ -42,7 +43,7 @@ def run(
     plan = attrs.evolve(plan, comparison=journal.run)
     for bound, place in zip(bounds, places, strict=True):
         outcome = INTERRUPTED
-        attempt = Attempt(bound, place, journal, port)
+        attempt = Attempt(bound, place, journal, port, allowed)
         try:
             endpoint = attempt.up(despite, take_over)
             outcome = _measured(attempt, endpoint, plan, journal)

@@ -14,6 +14,7 @@ from lanes.cli import options, output
 @click.option("--cluster", metavar="C", help="On this cluster, by name or file.")
 @options.settings
 @options.despite
+@options.allow_script
 @output.as_json
 def command(
     recipe: str,
@@ -22,6 +23,7 @@ def command(
     cluster: str | None,
     settings: tuple[tuple[str, str], ...],
     despite: tuple[str, ...],
+    allowed: tuple[str, ...],
     as_json: bool,
 ) -> int:
     """Explain whether the lane of RECIPE can run, here or elsewhere, and how that is known.
@@ -32,7 +34,7 @@ def command(
     from lanes.cli import findings
 
     (bound,), (place,) = options.bind([], [recipe], None, settings, arch, cluster, node)
-    found = checks.examine(bound.engine, bound.lane, place.nodes)
+    found = checks.examine(bound.engine, bound.lane, place.nodes, allowed)
     judged = verdicts.judge(found, despite)
     if as_json:
         output.print_json(

@@ -26,7 +26,9 @@ def show(
     allowed: Collection[str] = (),
 ) -> int:
     """Print the preview of each lane; return 3 when one cannot run, else 0."""
-    previews = [(b, lifecycle.preview(b, place, despite, allowed)) for b, place in zip(bounds, places, strict=True)]
+    previews = [
+        (b, lifecycle.preview(b, place, despite, allowed)) for b, place in zip(bounds, places, strict=True)
+    ]
     if as_json:
         output.print_json([_data(bound, preview) for bound, preview in previews])
     else:

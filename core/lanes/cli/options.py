@@ -196,6 +196,14 @@ despite = click.option(
     help="Go on against a finding, by its question (sm, memory, ...); the result says so for ever.",
 )
 
+allow_script = click.option(
+    "--allow-script",
+    "allowed",
+    multiple=True,
+    metavar="NAME",
+    help="Let this script of the recipe run on the nodes themselves; --dry-run shows its text. May be repeated.",
+)
+
 
 def lane(command: F) -> F:
     """Where a lane comes from, beside its engine and recipe."""
@@ -218,6 +226,7 @@ def lane(command: F) -> F:
                 "--port", type=click.IntRange(1, 65535), help="Serve on this port (default: a free one)."
             ),
             despite,
+            allow_script,
             click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
         )
     ):

@@ -38,6 +38,12 @@ class Screen:
             self._status.stop()
 
     def __call__(self, kind: str, data: dict[str, Any]) -> None:
+        if kind == "script":
+            self._print(f"script {data['name']} runs on {data['where']}:")
+            for line in data["text"].splitlines():
+                self._print(f"  | {line}")
+        elif kind == "warning":
+            self._print(f"lanes: {data['text']}")
         if not self._shown or self._status is None:
             return
         if kind == "new-lane":
@@ -54,6 +60,10 @@ class Screen:
             self._finish()
             mark = "[green]✓[/]" if data["status"] in ("measured", "serving") else "[red]✗[/]"
             self._console.print(f"{mark} {_safe(self._name)}: {data['status']}")
+
+    def _print(self, text: str) -> None:
+        """Say it in any case, to a person or into a file."""
+        self._console.print(_safe(text), soft_wrap=True)
 
     def _finish(self) -> None:
         """Leave a line for the phase that has ended, when it took long enough to be of interest."""

@@ -27,6 +27,7 @@ def command(
     take_over: str | None,
     port: int | None,
     despite: tuple[str, ...],
+    allowed: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
     **plan: Any,
@@ -45,7 +46,7 @@ def command(
     bounds, places = options.bind(engines, recipes, model, settings, arch, cluster, real=not dry_run)
     made = options.make_plan("", **plan)
     if dry_run:
-        return dryrun.show(bounds, places, despite, made, as_json)
+        return dryrun.show(bounds, places, despite, made, as_json, allowed)
     interrupts.install()
     for record, how in records.mend_all():
         click.echo(f"lanes: cleaned up after {record.id}: {how.sentence}", err=True)
@@ -54,7 +55,7 @@ def command(
             journal = Journal(store, screen, command="run")
             code = 130
             try:
-                outcomes = runs.run(bounds, places, made, journal, port, despite, take_over)
+                outcomes = runs.run(bounds, places, made, journal, port, despite, take_over, allowed)
                 code = runs.exit_code(outcomes)
             finally:
                 journal.end(code)

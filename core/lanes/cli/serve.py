@@ -28,6 +28,7 @@ def command(
     take_over: str | None,
     port: int | None,
     despite: tuple[str, ...],
+    allowed: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -53,13 +54,13 @@ def command(
         real=not dry_run,
     )
     if dry_run:
-        return dryrun.show(bounds, places, despite, None, as_json)
+        return dryrun.show(bounds, places, despite, None, as_json, allowed)
     interrupts.install()
     for record, how in records.mend_all():
         click.echo(f"lanes: cleaned up after {record.id}: {how.sentence}", err=True)
     with Store(paths.history()) as store, Screen() as screen:
         journal = Journal(store, screen, command="serve")
-        attempt = Attempt(bounds[0], places[0], journal, port)
+        attempt = Attempt(bounds[0], places[0], journal, port, allowed)
         outcome: Outcome | None = runs.INTERRUPTED
         code = 130
         try:
