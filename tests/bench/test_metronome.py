@@ -189,3 +189,12 @@ def test_it_ends_with_its_parent() -> None:
         time.sleep(0.05)
     process.stdout.close()
     assert process.returncode == 0
+
+
+def test_an_interrupted_write_happened_somewhere_within_it() -> None:
+    quick = Sent(id=1, got_ns=0, at_ns=(1_000_000,), tokens=(1,), late_ns=(0,), took_ns=(20_000,))
+    assert quick.ttft_error_s(1_015_000) == pytest.approx(15e-6)
+    assert quick.ttft_error_s(900_000) == pytest.approx(100e-6)
+    slow = quick._replace(took_ns=(9_000_000,))
+    assert slow.ttft_error_s(8_000_000) == 0
+    assert slow.ttft_error_s(12_000_000) == pytest.approx(2e-3)

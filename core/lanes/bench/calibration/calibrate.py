@@ -138,12 +138,11 @@ def _cell_error(concurrency: int, pairs: Sequence[tuple[Stream, Sent | None]], c
     late: list[int] = []
     failure = None
     for stream, sent in pairs:
-        seen = measures.ttft_s(stream)
-        if not stream.ok or sent is None or not sent.at_ns or seen is None:
+        if not stream.ok or sent is None or not sent.at_ns or not stream.token_arrivals:
             failure = failure or stream.error or "a stream is missing in the metronome's account"
             continue
         truths.append((sent.at_ns[0] - stream.t0_ns) / 1e9)
-        ttft.append(abs(seen - truths[-1]))
+        ttft.append(sent.ttft_error_s(stream.t0_ns + stream.token_arrivals[0].at_ns))
         late += sent.late_ns
         # k1 as the server knows it: how to learn it from a server is not the client's timing.
         rate = measures.decode_tps(stream, measures.first_delta(stream, sent.tokens[0]))

@@ -41,18 +41,30 @@ _MODEL = "metronome"
 _READ_BYTES = 262144
 _START_S = 20.0
 _NEVER_NS = 1 << 62
+_INTERRUPTED_NS = 1_000_000
 
 
 class Sent(NamedTuple):
     """One stream as the server sent it: the request's own field `id`, when its request had reached
     the machine, and of each token-bearing write the time just before it (CLOCK_REALTIME, ns), its
-    tokens, and how late it was."""
+    tokens, how late it was, and how long it took."""
 
     id: Any
     got_ns: int
     at_ns: tuple[int, ...]
     tokens: tuple[int, ...]
     late_ns: tuple[int, ...]
+    took_ns: tuple[int, ...]
+
+    def ttft_error_s(self, seen_ns: int) -> float:
+        """Return by how much the first token was seen too early or too late.
+
+        A write that took long was interrupted: the machine ran something else, and nobody knows when
+        in that time the bytes went out.
+        """
+        first_ns = self.at_ns[0]
+        last_ns = first_ns + (self.took_ns[0] if self.took_ns[0] > _INTERRUPTED_NS else 0)
+        return max(first_ns - seen_ns, seen_ns - last_ns, 0) / 1e9
 
     @property
     def decode_tps(self) -> float | None:
@@ -105,7 +117,7 @@ class Metronome:
 
 
 def _sent(record: Mapping[str, Any]) -> Sent:
-    writes = list(zip(*record["sent"], strict=True)) or [(), (), ()]
+    writes = list(zip(*record["sent"], strict=True)) or [()] * 4
     return Sent(record["id"], record["got_ns"], *map(tuple, writes))
 
 
@@ -116,7 +128,8 @@ class _Stream:
         prompt = "".join(_text(m.get("content")) for m in body.get("messages", ()))
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
         self.answer = Answer({**body, "max_tokens": limit}, count_tokens(prompt) + TEMPLATE_TOKENS, got_ns)
-        self.late_ns: list[int] = []
+        self._late_ns: list[int] = []
+        self._took_ns: list[int] = []
         self._peer, self._script = peer, script
         self._events = events(script, self.answer, script.cached)
         self._next: tuple[float, int, str | None] | None = None
@@ -124,7 +137,8 @@ class _Stream:
 
     @property
     def record(self) -> dict[str, Any]:
-        sent = [(ns, tokens, late) for (ns, tokens), late in zip(self.answer.sent, self.late_ns, strict=True)]
+        writes = zip(self.answer.sent, self._late_ns, self._took_ns, strict=True)
+        sent = [(ns, tokens, late, took) for (ns, tokens), late, took in writes]
         return {"id": self.answer.body.get("id"), "got_ns": self.answer.got_ns, "sent": sent}
 
     def prepare(self) -> int | None:
@@ -146,8 +160,11 @@ class _Stream:
         if tokens:
             now_ns = time.time_ns()
             self.answer.sent.append((now_ns, tokens))
-            self.late_ns.append(now_ns - due_ns)
-        self._peer.send(self._framed, self._script.packet)
+            self._late_ns.append(now_ns - due_ns)
+            self._peer.send(self._framed, self._script.packet)
+            self._took_ns.append(time.time_ns() - now_ns)
+        else:
+            self._peer.send(self._framed, self._script.packet)
         return True
 
     def finish(self) -> bool:
