@@ -196,6 +196,8 @@ def read_usage(value: Any) -> Usage | None:
     if cached is None:
         cached = _count(value, "prompt_cache_hit_tokens")
     reasoning = _count(value.get("completion_tokens_details"), "reasoning_tokens")
+    if reasoning is None:
+        reasoning = _count(value, "reasoning_tokens")
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
