@@ -184,6 +184,8 @@ def _dict(value: Any) -> dict[str, Any]:
     [
         "[" * 100_000,
         '{"error":' * 900 + '"x"' + "}" * 900,
+        '{"error":' * 5000 + '"x"' + "}" * 5000,
+        '{"choices":[{"delta":{"tool_calls":' + "[" * 5000 + "]" * 5000 + "}}]}",
         '{"choices":[{"delta":{"content":' + "[" * 900 + "]" * 900 + "}}]}",
         '{"timings": {"predicted_n": 1e999, "prompt_ms": NaN}}',
         '{"usage": {"prompt_tokens": ' + "9" * 4000 + ', "completion_tokens": 1e308}}',

@@ -95,7 +95,7 @@ class Client:
             raise LaneError(answer.error or f"the server answered HTTP {answer.http.status} to {path}")
         try:
             return json.loads(bytes(answer.body))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise LaneError(f"the server's answer to {path} is not JSON") from None
 
     async def accepts(self) -> str | None:

@@ -108,6 +108,11 @@ class ScriptedServer:
         return count_tokens(prompt[:common]) if script.prefix_cache else script.cached
 
 
+def _holds(body: Mapping[str, Any], name: str) -> bool:
+    first, _, rest = name.partition(".")
+    return first in body and (not rest or (isinstance(body[first], dict) and _holds(body[first], rest)))
+
+
 def _common(a: str, b: str) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
@@ -215,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
             os._exit(9)
         script = owner.script if isinstance(owner.script, Script) else owner.script(number, body)
         answer.prompt_tokens += script.template
-        refused = [name for name in script.refuses if name in body]
+        refused = [name for name in script.refuses if _holds(body, name)]
         needed = answer.prompt_tokens + int(body.get("max_tokens", 16))
         if owner.context and needed > owner.context:
             message = (

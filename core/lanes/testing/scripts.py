@@ -78,7 +78,7 @@ class Script:
     status: int = 200
     message: str = "the script says so"
     refuses: tuple[str, ...] = ()
-    """Top-level fields that are answered with HTTP 400."""
+    """Fields that are answered with HTTP 400: `seed`, or `stream_options.continuous_usage_stats`."""
     usage_lies: int = 0
     """Added to the completion tokens of the usage."""
     template: int = TEMPLATE_TOKENS
