@@ -234,3 +234,63 @@ def _gpu_code(name: str) -> bytes:
     arch, suffix = re.fullmatch(r"sm_(\d+)([af]?)", name).groups()
     flags = {"": 0, "a": 0x100000, "f": 0x200000}[suffix]
     return struct.pack("<HHIQ12xI8xQ", 2, 0x101, 48, 64, int(arch), flags) + bytes(64)
+
+
+RACER = """
+import sys
+from lanes import claims, paths
+from lanes.errors import Claimed
+from lanes.executors.process import Owner
+from lanes.hosts import Host
+
+folder = paths.lanes() / "racer"
+folder.mkdir(parents=True)
+nodes = {name: Host(ssh=name) for name in sys.argv[1:]}
+while sys.stdin.readline():
+    try:
+        claims.acquire(folder, nodes, cluster="c", file=None, run="r", owner=Owner())
+        print("won", flush=True)
+    except Claimed as error:
+        print("claimed", flush=True)
+    sys.stdin.readline()
+    assert claims.release(folder) == []
+    print("released", flush=True)
+"""
+
+
+def _race(
+    rounds: int,
+    homes: list[Path],
+    nodes: list[str],
+    env: dict[str, str],
+    between: Callable[[], object] = lambda: None,
+) -> list[list[str]]:
+    """Have controllers with these homes claim the same nodes at once, time and again; what each got."""
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, *nodes], env={**env, "LANES_HOME": str(home)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )
+        for home in homes
+    ]  # fmt: skip
+    results = []
+    try:
+        for _ in range(rounds):
+            for racer in racers:
+                racer.stdin.write("go\n")
+            results.append(sorted(racer.stdout.readline().strip() for racer in racers))
+            between()
+            for racer in racers:
+                racer.stdin.write("let go\n")
+            assert {racer.stdout.readline() for racer in racers} == {"released\n"}
+    finally:
+        for racer in racers:
+            racer.stdin.close()
+            racer.wait(20)
+    return results
+
+
+@pytest.fixture
+def race() -> Callable[..., list[list[str]]]:
+    """Two controllers that claim the same nodes at once, time and again."""
+    return _race

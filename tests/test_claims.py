@@ -6,8 +6,6 @@ import fcntl
 import getpass
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -304,55 +302,8 @@ def test_a_protected_cluster_is_changed_by_nothing(alone):
 
 # -- Two controllers ------------------------------------------------------------------------------
 
-RACER = """
-import sys
-from lanes import claims, paths
-from lanes.errors import Claimed
-from lanes.executors.process import Owner
-from lanes.hosts import Host
 
-folder = paths.lanes() / "racer"
-folder.mkdir(parents=True)
-nodes = {name: Host(ssh=name) for name in sys.argv[1:]}
-while sys.stdin.readline():
-    try:
-        claims.acquire(folder, nodes, cluster="c", file=None, run="r", owner=Owner())
-        print("won", flush=True)
-    except Claimed as error:
-        print("claimed", flush=True)
-    sys.stdin.readline()
-    assert claims.release(folder) == []
-    print("released", flush=True)
-"""
-
-
-def race(rounds, homes, nodes, env, between=lambda: None):
-    """Have controllers with these homes claim the same nodes at once, time and again; what each got."""
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, *nodes], env={**env, "LANES_HOME": str(home)},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
-        )
-        for home in homes
-    ]  # fmt: skip
-    results = []
-    try:
-        for _ in range(rounds):
-            for racer in racers:
-                racer.stdin.write("go\n")
-            results.append(sorted(racer.stdout.readline().strip() for racer in racers))
-            between()
-            for racer in racers:
-                racer.stdin.write("let go\n")
-            assert {racer.stdout.readline() for racer in racers} == {"released\n"}
-    finally:
-        for racer in racers:
-            racer.stdin.close()
-            racer.wait(20)
-    return results
-
-
-def test_of_two_that_race_for_one_cluster_exactly_one_wins_each_time(tmp_path):
+def test_of_two_that_race_for_one_cluster_exactly_one_wins_each_time(tmp_path, race):
     """Each node is a folder here; the same over real machines is in containers/test_claims.py."""
     (tmp_path / "ssh").write_text(
         "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\n"
