@@ -26,6 +26,18 @@ _ALWAYS = ("ttft_s", "prefill_tps", "decode_tps")
 """Columns that are there even when no cell has the figure."""
 
 
+_CONTENDED = 1.2
+_SERVER = (
+    ("acceptance", "the server accepts {:.2f} tokens a step"),
+    ("running_max", "runs up to {:.0f} requests"),
+    ("queued_max", "queues up to {:.0f}"),
+    ("kv_use_max", "fills up to {:.0%} of its KV cache"),
+    ("gpus", "{:.0f} GPU(s) busy"),
+    ("gpu_power_w", "{:.0f} W"),
+    ("gpu_energy_j_per_token", "{:.3g} J a token"),
+    ("gpu_clock_mhz", "{:.0f} MHz"),
+    ("gpu_temperature_c", "{:.0f} \u00b0C"),
+)
 _ROOMY = 130
 """Columns from which a median and its interval fit on one line."""
 
@@ -115,5 +127,19 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
             held = [cell_name(cell) for cell in cells if note in cell["notes"]]
             where = f", {', '.join(held)}" if len(held) < len(cells) else ""
             yield f"{lane['name']}{where}: {note}"
+        for cell in cells:
+            if said := ", ".join(_beside(cell)):
+                yield f"{lane['name']}, {cell_name(cell)}: {said}"
         if lane["next_step"]:
             yield f"{lane['name']}: {lane['next_step']}"
+
+
+def _beside(cell: dict[str, Any]) -> Iterator[str]:
+    """What the table has no column for: contention, and the server and its GPUs by their own account."""
+    contention = cell["metrics"].get("contention")
+    if contention and contention["median"] >= _CONTENDED:
+        yield f"a token takes {contention['median']:.1f} times as long while another stream prefills"
+    server = cell.get("server_metrics", {})
+    for name, words in _SERVER:
+        if name in server:
+            yield words.format(server[name]["median"])
