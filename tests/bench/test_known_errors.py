@@ -345,7 +345,9 @@ def test_a_missing_chat_template_is_told() -> None:
     assert not any("chat template" in note for note in untold.notes)
 
 
-@pytest.mark.parametrize("field", ["seed", "ignore_eos", "min_tokens", "stream_options.continuous_usage_stats"])
+@pytest.mark.parametrize(
+    "field", ["seed", "ignore_eos", "min_tokens", "stream_options.continuous_usage_stats"]
+)
 @patient
 def test_a_field_that_the_server_does_not_know_costs_no_request(field: str) -> None:
     """tool-eval-bench#118; llama-benchy sends `return_token_ids`, which SGLang refuses."""

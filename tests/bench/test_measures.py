@@ -136,3 +136,22 @@ def test_the_servers_own_account_counts_the_same_intervals() -> None:
     assert figures == pytest.approx({"prefill_tps": 2048, "decode_tps": 100})
     assert server_figures(Stream(t0_ns=0)) == {}
     assert server_figures(Stream(t0_ns=0, server_account={"prompt_n": 5, "predicted_n": 1})) == {}
+
+
+def test_tokens_without_text_after_the_last_delta_are_in_no_rate() -> None:
+    """The end of an answer is a token, and no delta: running usage tells how many there were before."""
+    stream = timeline(
+        (100, "content", 1), (110, "content", 2), (120, "content", 3), (500, "finish", 40), n=40
+    )
+    k1 = measures.first_delta(stream)
+    assert k1 and k1.source == "usage"
+    assert measures.decode_tps(stream, k1) == pytest.approx(100)
+
+
+def test_a_running_usage_that_does_not_run_is_not_taken_for_one() -> None:
+    stream = timeline((100, "content", 1), (110, "content", 1), (120, "content", 1), n=3)
+    assert measures.decode_tps(stream, measures.first_delta(stream)) == pytest.approx(100)
+
+
+def test_more_cached_tokens_than_there_are_make_no_rate() -> None:
+    assert measures.prefill_tps(timeline((100, "content"), n=1, prompt=100, cached=101)) is None

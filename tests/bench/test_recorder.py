@@ -134,3 +134,56 @@ def test_an_error_message_is_bounded_and_on_one_line() -> None:
 
 def test_what_is_no_http_is_said_to_be_none() -> None:
     assert "not HTTP" in (record([b"SSH-2.0-OpenSSH_9.6\r\n"]).error or "")
+
+
+def test_a_compressed_answer_is_said_to_be_one() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n\r\n"
+    assert record([head + b"\x1f\x8b\x08"]).error == "the server compressed its answer (gzip) unasked"
+
+
+def test_a_page_instead_of_a_stream_is_quoted() -> None:
+    stream = record([event_stream() + b"<html>Please log in</html>\n"])
+    assert stream.failure == "protocol"
+    assert stream.error == (
+        "the stream held a line that is no event ('<html>Please log in</html>'), before the first token"
+    )
+
+
+def test_what_follows_the_answer_on_the_connection_is_none_of_it() -> None:
+    """However the bytes are cut: another answer, or what is no HTTP."""
+    data = answer(Script(), 4)
+    for more in (data, b"no HTTP"):
+        assert record([data + more]) == record([data, more]) == record([data])
+
+
+def test_events_before_broken_framing_are_kept() -> None:
+    data = answer(Script(), 4).replace(b"\r\n0\r\n\r\n", b"\r\nzz\r\n")
+    assert record([data]) == record([data[i : i + 1] for i in range(len(data))])
+    assert len(record([data]).token_arrivals) == 4
+
+
+def test_an_error_is_found_where_no_line_ends() -> None:
+    stream = record([event_stream() + b'{"error": {"message": "out of memory"}}'])
+    assert stream.error == "the server reported an error before the first token: out of memory"
+
+
+def test_what_may_be_tokens_in_another_form_is_kept_in_mind() -> None:
+    assert record([event_stream(delta(thought="hm"), "[DONE]")]).odd == "text under the name 'thought'"
+    assert record([event_stream(delta(content=5), "[DONE]")]).odd == "content that is no text"
+    assert record([event_stream({"choices": [{"text": "hm"}]}, "[DONE]")]).odd == "a choice without a delta"
+    assert record([event_stream({"response": "hm"}, "[DONE]")]).odd == "an event without choices"
+    assert record([event_stream(delta(role="assistant", name="x"), {"choices": []}, "[DONE]")]).odd is None
+
+
+def test_a_late_read_of_several_events_leaves_the_first_and_the_last_time_in_doubt() -> None:
+    def doubt(*reads: tuple[bytes, int]) -> float:
+        recorder = Recorder()
+        for data, late_ms in reads:
+            recorder.feed(Read(data, 1000, 1000 + late_ms * 1_000_000, True))
+        return recorder.stream().doubt_s
+
+    one, end = (event_stream(c).split(b"\r\n\r\n")[1] for c in (delta(content="a"), "[DONE]"))
+    assert doubt((event_stream(), 0), (one, 90), (one, 90), (end, 90)) == 0
+    assert doubt((event_stream(), 0), (one + one, 30), (one, 0), (end, 0)) == 0.03
+    assert doubt((event_stream(), 0), (one, 0), (one + one, 50), (one, 0), (end, 0)) == 0
+    assert doubt((event_stream(), 0), (one, 0), (one + end, 20)) == 0.02
