@@ -9,9 +9,10 @@ needs. Times are in seconds, rates in tokens per second.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
@@ -190,20 +191,34 @@ def contention(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> f
     alone; 5, that each token then takes five times as long. A gap that began or ended within another
     stream's prefill counts as beside it. None when there is no gap of both kinds.
     """
-    prefills = [
-        (s.t0_ns, s.t0_ns + s.token_arrivals[0].at_ns) if s.token_arrivals else (0, 0) for s in streams
-    ]
+    # A stream's own gaps begin when its prefill has ended: it need not be told from the others'.
+    firsts, lasts = _merged(
+        (s.t0_ns, s.t0_ns + s.token_arrivals[0].at_ns) for s in streams if s.token_arrivals
+    )
     beside: list[float] = []
     alone: list[float] = []
-    for index, (stream, k1) in enumerate(zip(streams, k1s, strict=True)):
-        others = [p for other, p in enumerate(prefills) if other != index]
+    for stream, k1 in zip(streams, k1s, strict=True):
         arrivals, counts = stream.token_arrivals, delta_tokens(stream, k1)
         for (before, after), tokens in zip(itertools.pairwise(arrivals), counts[1:], strict=bool(counts)):
             if tokens <= 0:
                 continue
             begin, end = stream.t0_ns + before.at_ns, stream.t0_ns + after.at_ns
-            during = any(begin < last and first < end for first, last in others)
+            near = bisect.bisect_left(firsts, end) - 1
+            during = near >= 0 and begin < lasts[near]
             (beside if during else alone).append((end - begin) / tokens)
     return (
         statistics.median(beside) / statistics.median(alone) if beside and alone and min(alone) > 0 else None
     )
+
+
+def _merged(intervals: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the starts and the ends of the intervals' union, in order."""
+    firsts: list[int] = []
+    lasts: list[int] = []
+    for first, last in sorted(intervals):
+        if lasts and first <= lasts[-1]:
+            lasts[-1] = max(lasts[-1], last)
+        else:
+            firsts.append(first)
+            lasts.append(last)
+    return firsts, lasts
