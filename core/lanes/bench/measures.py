@@ -216,7 +216,7 @@ def _merged(intervals: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]
     firsts: list[int] = []
     lasts: list[int] = []
     for first, last in sorted(intervals):
-        if lasts and first <= lasts[-1]:
+        if lasts and first < lasts[-1]:
             lasts[-1] = max(lasts[-1], last)
         else:
             firsts.append(first)
