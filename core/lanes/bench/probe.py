@@ -251,7 +251,7 @@ class _Probe:
             self._ruler.observe(content, one)
             self._context.refused(cell, one)
         k1s = [await self._first_delta(one) for one in streams]
-        if answer := streams[0].text:
+        if streams[0].ok and (answer := streams[0].text):
             tokens = await self._ruler.count_bare(answer)
             self._answer_rate = tokens / len(answer) if tokens else None
         return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s, self._plan.slo, seen)
