@@ -96,6 +96,21 @@ def test_what_cannot_be_asked_for_is_refused_in_one_sentence(lanes, given, sente
     assert sentence in ran.said
 
 
+def test_a_rate_that_a_server_cannot_hold_is_shown_and_never_hidden(lanes):
+    """It works on one request at a time, of 40 ms: 25 a second, and 100 come."""
+    with ScriptedServer(Script(ttft_s=0.04), slots=1) as server:
+        ran = lanes("bench", "--url", server.url, *QUICK, "--rate", "100", "--requests", "40", "--json")
+    (cell,) = cells(ran)
+    assert cell["status"] == "ok", cell["reason"]
+    figures = {name: interval["median"] for name, interval in cell["metrics"].items()}
+    assert figures["request_rps"] < 30 < figures["offered_rps"]
+    assert figures["ttft_p99_s"] > 10 * 0.04
+    assert {"schedule_delay_s", "schedule_delay_p99_s", "schedule_delay_max_s"} <= figures.keys()
+    shown = lanes("history", "show", ran.json["run"])
+    assert "the server does not hold 100 requests/s" in shown.said
+    assert "delay p99 s" in shown.said
+
+
 MISBEHAVES = {
     "is cut": (Script(cut_after=4), "the stream was cut after 4 deltas"),
     "lies about usage": (

@@ -118,6 +118,14 @@ def test_a_server_that_cannot_hold_the_rate_shows_it() -> None:
     assert any("the server does not hold 100 requests/s" in note for note in cell.notes)
 
 
+def test_a_schedule_that_is_shorter_than_an_answer_tells_nothing_of_the_rate() -> None:
+    with ScriptedServer(Script(ttft_s=1.0)) as server:
+        cell, _, _ = probe(server, load="open", rate=(40,), requests=10)
+    assert cell.status == "ok", cell.reason
+    assert any("too short to tell whether the server holds 40 requests/s" in note for note in cell.notes)
+    assert not any("does not hold" in note for note in cell.notes)
+
+
 def test_a_request_that_is_sent_late_counts_from_its_schedule_and_the_delay_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

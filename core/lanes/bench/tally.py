@@ -273,17 +273,23 @@ class Tally:
 
     def _not_held(self) -> str | None:
         """Say so when, in the second half of the schedule, fewer requests ended than came, by more than
-        a tenth and more than 3."""
+        a tenth and more than 3; or that this cannot be told, when no answer is quicker than that half."""
         due = sorted(self._due)
         half = due[len(due) // 2 :]
-        if len(half) < 2:
+        answers = [value for value in self._columns["e2e_s"] if not math.isnan(value)]
+        if len(half) < 2 or not answers:
             return None
+        seconds = (half[-1] - half[0]) / 1e9
+        if min(answers) > seconds:
+            return (
+                f"the schedule is too short to tell whether the server holds {self._cell.rate:g} requests/s: "
+                f"its second half took {seconds:.2g} s, and the quickest answer {min(answers):.2g} s"
+            )
         ended = sum(half[0] < at <= half[-1] for at in self._ended)
         came = len(half) - 1
         if came - ended <= max(_NOT_HELD * came, _NOT_HELD_REQUESTS):
             return None
         waiting = sum(at > half[-1] for at in self._ended)
-        seconds = (half[-1] - half[0]) / 1e9
         return (
             f"the server does not hold {self._cell.rate:g} requests/s: in the schedule's second half "
             f"{came / seconds:.2g} came a second and {ended / seconds:.2g} ended, and {waiting} were under way "
