@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
+from lanes.bench import context
 from lanes.bench.cells import CellResult
-from lanes.bench.plan import Plan
+from lanes.bench.plan import Cell, Plan
 from lanes.bench.probe import measure
+from lanes.bench.stream import Stream
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
 
@@ -64,3 +69,55 @@ def test_a_refusal_for_another_reason_is_no_context() -> None:
     with ScriptedServer(script) as server:
         cells = probe(server, depth=512, depth_shape=("ctx",))
     assert cells[0].status == "invalid" and "no such voice" in (cells[0].reason or "")
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Answers GET with what the test put there; else it is not found."""
+
+    known: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        found = self.known.get(self.path)
+        self.send_response(404 if found is None else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(found).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep quiet."""
+
+
+@pytest.mark.parametrize(
+    ("known", "tokens"),
+    [
+        ({"/v1/models": {"data": [{"id": "other"}, {"id": "m", "max_model_len": 4096}]}}, 4096),
+        ({"/v1/models": {"data": [{"id": "m"}]}, "/props": {"default_generation_settings": {"n_ctx": 8192}}}, 8192),
+        ({"/v1/models": {"data": [{"id": "m", "max_model_len": "long"}]}, "/props": [1]}, None),
+        ({"/v1/models": {"data": None}, "/props": {"default_generation_settings": 3}}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_where_servers_tell_their_context(known: dict[str, Any], tokens: int | None) -> None:
+    handler = type("Handler", (_Answers,), {"known": known})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        found = context.ask(Endpoint(url=f"http://127.0.0.1:{server.server_port}", model="m"))
+        server.shutdown()
+    assert found.tokens == tokens
+    assert context.ask(Endpoint(url="http://127.0.0.1:9", model="m")).lacks(Cell(pp=9, tg=9)) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "overflows"),
+    [
+        ("This model's maximum context length is 4096 tokens. However, you requested 5000 tokens", True),
+        ("the request exceeds the available context size, try increasing it", True),
+        ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", True),
+        ("Input length (5000 tokens) exceeds the maximum allowed length (4090 tokens).", True),
+        ("Unrecognized request argument: seed", False),
+        ("max_tokens must be at least 1", False),
+    ],
+)
+def test_how_servers_say_that_a_prompt_is_too_long(said: str, overflows: bool) -> None:
+    stream = Stream(t0_ns=0, status=400, failure="status", error=f"the server answered HTTP 400: {said}")
+    reason = context.Context().refused(Cell(pp=5000, tg=10), stream)
+    assert (reason is not None) is overflows

@@ -252,6 +252,22 @@ def test_one_request_that_cannot_be_believed_is_named() -> None:
     )
 
 
+@pytest.mark.parametrize("load", [{"load": "closed", "concurrency": 2}, {"load": "open", "rate": 50.0}])
+def test_a_fault_of_our_own_in_a_load_is_raised_and_nothing_waits_for_ever(
+    load: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = itertools.count()
+
+    def cut_to(prompt: Any, chars: float) -> str:
+        if next(asked) == 30:
+            raise ZeroDivisionError("ours")
+        return "word " * 100
+
+    monkeypatch.setattr("lanes.bench.probe.cut_to", cut_to)
+    with ScriptedServer() as server, pytest.raises(ZeroDivisionError, match="ours"):
+        probe(server, requests=60, **load)
+
+
 def test_a_server_that_dies_under_a_load_is_a_crash() -> None:
     server = ScriptedServer(Script(gap_s=0.01)).start()
     endpoint = Endpoint(url=server.url, model="scripted")
