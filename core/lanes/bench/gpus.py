@@ -47,7 +47,7 @@ class Gpus:
 
     def __init__(self, endpoint: Endpoint, argv: Sequence[str] | None = None) -> None:
         self._argv = argv or (sys.executable, "-P", "-m", "lanes.bench.gpus")
-        self._wanted = argv is not None or (is_here(endpoint) and any(Path(d).exists() for d in _DEVICES))
+        self._wanted = argv is not None or (any(Path(d).exists() for d in _DEVICES) and is_here(endpoint))
         self._process: subprocess.Popen[str] | None = None
         self._samples: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._news = threading.Condition()

@@ -82,6 +82,8 @@ class Screen:
                 ("prefill_tps", "prefill tok/s"),
                 ("decode_tps", "decode tok/s"),
                 ("span_tps", "span tok/s"),
+                ("load_tps", "load tok/s"),
+                ("request_rps", "requests/s"),
             )
             if name in figures
         )
