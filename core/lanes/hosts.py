@@ -75,15 +75,18 @@ def docker_socket(host: Host) -> Iterator[str]:
         socket = os.path.join(folder, "docker.sock")
         remote = host.docker or _remote_socket(host)
         tunnel = subprocess.Popen(
-            [*_ssh(), "-N", "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5",
-             "-o", "ServerAliveCountMax=3", "-L", f"{socket}:{remote}", "--", host.ssh],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            # It ends with its input, which we hold: even a kill of this program leaves no connection.
+            [*_ssh(), "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5",
+             "-o", "ServerAliveCountMax=3", "-L", f"{socket}:{remote}", "--", host.ssh, "cat"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
         try:
             _await_socket(host, tunnel, socket)
             yield socket
         finally:
+            assert tunnel.stdin is not None
+            tunnel.stdin.close()
             tunnel.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 tunnel.wait(2)

@@ -263,6 +263,13 @@ def _take_down(made: Bed) -> None:
             os.killpg(sshd.pid, signal.SIGKILL)
         sshd.wait()
     for name in made.names:
+        # Sessions of an sshd are in no group of its: what is left in a namespace keeps its network alive.
+        left = subprocess.run(["ip", "netns", "pids", f"lanes-{name}"], capture_output=True, check=False)
+        for pid in map(int, left.stdout.split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # Its end would go with the namespace, which a connection that never closed keeps for a while.
+        subprocess.run(["ip", "link", "del", f"lanes-{name}"], capture_output=True, check=False)
         subprocess.run(["ip", "netns", "del", f"lanes-{name}"], check=False)
     subprocess.run(["ip", "link", "del", "lanes-br"], check=False)
 

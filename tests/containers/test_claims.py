@@ -75,6 +75,16 @@ def gone(program):
     return not program.processes()
 
 
+def connections(bed):
+    """The ssh that are left to machines of the bed."""
+    found = []
+    for one in psutil.process_iter(["cmdline"]):
+        words = one.info["cmdline"] or []
+        if words[:1] and words[0].endswith("ssh") and f"{bed.folder}/ssh_config" in words:
+            found.append(words)
+    return found
+
+
 def test_a_lane_holds_all_its_nodes_and_another_controller_is_told_by_whom(clustered, other):
     serve = clustered.finish(lane(clustered, clustered, "serve"), 120)
     assert serve.code == 0, serve.said
@@ -156,6 +166,7 @@ def test_kill_9_in_each_phase_is_told_and_mended(phase, clustered, bed, wait_for
     assert found["n1"]["state"] == "dead"
     assert f"lanes (pid {run.pid}) on this machine is gone" in found["n1"]["sentence"]
     assert {node["state"] for node in found.values()} <= {"dead", "free"}
+    wait_for(lambda: not connections(bed), "the connections to be gone")
     doctor = clustered("doctor", "--cluster", clustered.cluster, "--json")
     assert doctor.code == 1
     assert "cleaned up after" in clustered("stop").out
