@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -294,3 +296,44 @@ def _race(
 def race() -> Callable[..., list[list[str]]]:
     """Two controllers that claim the same nodes at once, time and again."""
     return _race
+
+
+@pytest.fixture
+def ssh_host(tmp_path: Path, lanes: Lanes) -> Iterator[str]:
+    """A real sshd on the loopback, and an ssh client on the path that knows how to reach it as `box`."""
+    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if not sshd or not shutil.which("ssh"):
+        pytest.skip("there is no sshd: apt-get install openssh-server openssh-client")
+    for key in ("host", "client"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / key)], check=True)
+    (tmp_path / "authorized").write_bytes((tmp_path / "client.pub").read_bytes())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\n"
+        f"UsePAM no\nStrictModes no\nPasswordAuthentication no\nPidFile {tmp_path}/pid\n"
+    )
+    (tmp_path / "ssh_config").write_text(
+        f"Host box\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {tmp_path}/client\n  IdentitiesOnly yes\n"
+        f"  UserKnownHostsFile {tmp_path}/known\n  StrictHostKeyChecking accept-new\n"
+    )
+    (tmp_path / "bin").mkdir()
+    client = tmp_path / "bin" / "ssh"
+    client.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {tmp_path}/ssh_config "$@"\n')
+    client.chmod(0o755)
+    lanes.env["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    Path("/run/sshd").mkdir(exist_ok=True) if os.access("/run", os.W_OK) else None
+    server = subprocess.Popen(
+        [sshd, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: _listens(port), "sshd")
+    yield "box"
+    server.kill()
+    server.wait()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

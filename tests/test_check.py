@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -212,42 +210,6 @@ def test_an_artifact_that_is_not_here_is_unknown(offline, tmp_path):
 # -- a machine over SSH ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def ssh_host(tmp_path, lanes):
-    """A real sshd on the loopback, and an ssh client on the path that knows how to reach it as `box`."""
-    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
-    if not sshd or not shutil.which("ssh"):
-        pytest.skip("there is no sshd: apt-get install openssh-server openssh-client")
-    for key in ("host", "client"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / key)], check=True)
-    (tmp_path / "authorized").write_bytes((tmp_path / "client.pub").read_bytes())
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (tmp_path / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\n"
-        f"UsePAM no\nStrictModes no\nPasswordAuthentication no\nPidFile {tmp_path}/pid\n"
-    )
-    (tmp_path / "ssh_config").write_text(
-        f"Host box\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {tmp_path}/client\n  IdentitiesOnly yes\n"
-        f"  UserKnownHostsFile {tmp_path}/known\n  StrictHostKeyChecking accept-new\n"
-    )
-    (tmp_path / "bin").mkdir()
-    client = tmp_path / "bin" / "ssh"
-    client.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {tmp_path}/ssh_config "$@"\n')
-    client.chmod(0o755)
-    lanes.env["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
-    Path("/run/sshd").mkdir(exist_ok=True) if os.access("/run", os.W_OK) else None
-    server = subprocess.Popen(
-        [sshd, "-D", "-e", "-f", str(tmp_path / "sshd_config")], stderr=subprocess.DEVNULL
-    )
-    yield "box"
-    server.kill()
-    server.wait()
-
-
 @pytest.mark.sshd
 def test_a_machine_is_asked_over_ssh(offline, ssh_host, wait_for):
     def asked():
@@ -288,11 +250,3 @@ def test_a_lane_in_containers_needs_docker_and_says_so_before_anything_is_fetche
     ran = offline("check", str(recipe))
     assert "executor: unrunnable (probed): the recipe names an image, and there is no Docker on" in ran.said
     assert "executor" not in offline("check", str(recipe), "--arch", "b200").said
-
-
-def test_what_cannot_be_staged_yet_is_said_before_anything_is_fetched(offline, tmp_path):
-    recipe = tmp_path / "copy.toml"
-    recipe.write_text(
-        RECIPE.format(nodes=1) + '[[staging]]\nname = "rows"\nsource = "/nas"\ntarget = "/data"\n'
-    )
-    assert "asks for copies or host scripts on its nodes" in offline("check", str(recipe)).said

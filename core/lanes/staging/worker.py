@@ -525,18 +525,26 @@ def copies(job: dict[str, Any], controller: Controller) -> None:
     """Carry out all copies of this node, once there is room for all of them."""
     progress = Progress()
     dangling(job)
-    # Held while it is planned too, for another lane may be copying the same files right now.
-    locks = _lock([existing(os.path.dirname(os.path.abspath(copy["target"]))) for copy in job["copies"]])
-    plans = [_called(copy["name"], _plan, copy) for copy in job["copies"]]
-    _room(plans)
-    tell(event="ready", need=sum(plan["need"] for plan in plans))
+    tell(event="ready", need=sum(plan["need"] for plan in _plans(job)))
     controller.await_go()
+    # Another lane, or another node with this disk, may be copying the same files: it is waited for.
+    folders = [os.path.dirname(copy["target"].rstrip("/")) or "/" for copy in job["copies"]]
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+    locks = _lock(folders)
+    plans = _plans(job)
     progress.start()
     for plan in plans:
         _called(plan["copy"]["name"], _carry_out, plan, progress)
     dangling(job)
     for lock in locks:
         os.close(lock)
+
+
+def _plans(job: dict[str, Any]) -> list[dict[str, Any]]:
+    plans = [_called(copy["name"], _plan, copy) for copy in job["copies"]]
+    _room(plans)
+    return plans
 
 
 def _called(name: str, do: Any, *arguments: Any) -> Any:
