@@ -22,7 +22,7 @@ import cattrs
 import cattrs.preconf.json
 
 from lanes import claims, clusters, paths
-from lanes.errors import UsageError
+from lanes.errors import LaneError, UsageError
 from lanes.executors import process
 from lanes.executors.keeper import write_json
 from lanes.owners import Owner
@@ -132,15 +132,19 @@ def standing(record: Record) -> Standing:
     if record.owner.alive() and not record.detached:
         return Standing(state=record.phase, sentence=f"{record.phase}, by lanes (pid {record.owner.pid})")
     ended = process.ended(record.folder)
-    alive: Sequence[int | str] = process.survivors(record.folder) or _containers(record)
+    unasked = None
+    try:
+        alive: Sequence[int | str] = process.survivors(record.folder) or _containers(record)
+    except LaneError as error:
+        alive, unasked = (), f"whether its containers run cannot be asked: {error.message}"
     if record.detached:
         if not ended and alive:
             return Standing(state="serving", sentence="serving")
-        how = "; ".join(f"rank {rank}: {one.sentence()}" for rank, one in ended.items())
+        how = "; ".join(f"rank {rank}: {one.sentence()}" for rank, one in ended.items()) or unasked
         return Standing(state="died", sentence=f"died while serving: {how or 'its processes are gone'}")
     killed = f"lanes (pid {record.owner.pid}) was killed while {record.phase}"
-    if alive:
-        return Standing(state="orphaned", sentence=f"{killed}; its processes still run")
+    if alive or unasked:
+        return Standing(state="orphaned", sentence=f"{killed}; {unasked or 'its processes still run'}")
     return Standing(state="interrupted", sentence=f"{killed}; its processes were stopped")
 
 
