@@ -146,8 +146,7 @@ class QuickRecorder(Recorder):
 
     _shape: Shape | None = None
     _clean = False
-    _lessons = _LESSONS
-    _hits = 0
+    _hits = _lessons = 0
     _unparsed: bytes | None = None
     _usage_before: Delta | None = None
 
@@ -156,41 +155,49 @@ class QuickRecorder(Recorder):
         shape = self._shape if self._clean and not self.done else None
         if shape is not None:
             found = shape.match(read.data)
-            several = [found] if found is not None else shape.several(read.data)
+            if found is not None:
+                self._known(shape.delta, read, *found)
+                self._last_doubt_ns = 0
+                return
+            several = shape.several(read.data)
             if several:
-                self._quick(shape.delta, several, read)
+                for text, cumulative in several:
+                    self._known(shape.delta, read, text, cumulative)
+                # It was one read, of several deltas.
+                self._reads -= len(several) - 1
+                del self._lags[len(self._lags) - (len(several) - 1) * read.kernel :]
+                self._merged_reads += 1
+                self._doubt(read, False, len(several))
                 return
         clean, before = self._clean, len(self._arrivals)
         super().feed(read)
         self._clean = self._http.open_ended and self._sse.clean and read.data.endswith(b"\n")
-        if clean and self._clean and len(self._arrivals) == before + 1 and self._lessons:
-            self._lessons -= 1
-            self._shape = Shape.of(read.data, not self._http.ends_with_connection) or self._shape
+        if clean and self._clean and len(self._arrivals) == before + 1:
+            self._learn(read.data)
+
+    def _known(self, delta: Delta, read: Read, text: str, cumulative: int | None) -> None:
+        """Record an event of the known shape, as `Recorder` would."""
+        self._hits += 1
+        self._reads += 1
+        self._token_deltas += 1
+        self._at_ns = at_ns = read.at_ns
+        if read.kernel:
+            self._lags.append(read.read_ns - at_ns)
+        if delta.usage is not None:
+            self._usage_before, self._unparsed = self._last.get("usage"), read.data
+        if len(self._text) < TEXT_LIMIT:
+            self._text = (self._text + text)[:TEXT_LIMIT]
+        self._arrivals.append(Arrival(at_ns - self.t0_ns, delta.kind, len(text), cumulative, delta.tokens))
+
+    def _learn(self, data: bytes) -> None:
+        if self._lessons < _LESSONS + self._hits // _HITS_A_LESSON:
+            self._lessons += 1
+            self._shape = Shape.of(data, not self._http.ends_with_connection) or self._shape
 
     def end(self, broken: str | None = None, kind: str = "cut") -> None:
         """Take the end of the answer."""
         self._settle()
         super().end(broken, kind)
-
-    def _quick(self, delta: Delta, found: list[tuple[str, int | None]], read: Read) -> None:
-        """Record a read of one event or several, as `Recorder.feed` would."""
-        self._reads += 1
-        self._at_ns = read.at_ns
-        if read.kernel:
-            self._lags.append(read.read_ns - read.at_ns)
-        if delta.usage is not None:
-            self._usage_before, self._unparsed = self._last.get("usage"), read.data
-        at_ns = read.at_ns - self.t0_ns
-        for text, cumulative in found:
-            self._token_deltas += 1
-            if len(self._text) < TEXT_LIMIT:
-                self._text = (self._text + text)[:TEXT_LIMIT]
-            self._arrivals.append(Arrival(at_ns, delta.kind, len(text), cumulative, delta.tokens))
-        self._merged_reads += len(found) > 1
-        self._doubt(read, False, len(found))
-        self._hits += 1
-        if self._hits % _HITS_A_LESSON == 0:
-            self._lessons += 1
 
     def _settle(self) -> None:
         """Parse the last read that was not, for its usage counts if no other came after it."""
