@@ -26,6 +26,7 @@ from lanes.hosts import Host
 
 PING_S = 5.0
 TICK_S = 0.5
+GRACE_S = 3.0
 _BOOT = (
     "import sys\n"
     "if sys.version_info < (3, 8): sys.exit('its python3 is %d.%d, and 3.8 is needed' % sys.version_info[:2])\n"
@@ -60,6 +61,8 @@ def work(
     try:
         _together(crew, listener)
     finally:
+        for worker in crew:
+            worker.release()
         for worker in crew:
             worker.close()
 
@@ -192,15 +195,16 @@ class _Worker:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             self.problem = f"the program that stages {how}{': ' + said if said else ''}", "run again"
 
-    def close(self) -> None:
-        """Have it end, whatever it does."""
-        if self._process.poll() is None and not self.finished:
-            self._process.kill()
+    def release(self) -> None:
+        """Let it hear that we are gone: it ends, and what it started with it."""
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.close()
+
+    def close(self) -> None:
+        """Have it end, whatever it does."""
         try:
-            self._process.wait(5)
+            self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
