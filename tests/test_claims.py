@@ -457,3 +457,30 @@ def test_clusters_that_cannot_be_read_or_reached_are_rows(alone):
     assert alone("clusters").code == 0
     refused = alone("clusters", "release", "far")
     assert refused.code == 1
+
+
+# -- Over SSH -------------------------------------------------------------------------------------
+
+
+@pytest.mark.sshd
+def test_claims_of_a_machine_over_ssh_are_seen_and_cleaned_up(alone, ssh_host, wait_for, tmp_path, race):
+    keys = (tmp_path / "authorized").read_text()
+    # The node says where its claims are, as its administrator would have it.
+    words = f'export LANES_CLAIMS={tmp_path}/claims; exec sh -c \\"$SSH_ORIGINAL_COMMAND\\"'
+    (tmp_path / "authorized").write_text(f'command="{words}" {keys}')
+    file = tmp_path / "box.toml"
+    file.write_text(f'name = "box"\n[[nodes]]\nname = "n1"\nssh = "{ssh_host}"\n')
+    alone.cluster = str(file)
+    wait_for(lambda: state(alone)["state"] == "free", "sshd")
+    env = {**os.environ, **alone.env}
+    assert race(3, [tmp_path / "a", tmp_path / "b"], [ssh_host], env) == [["claimed", "won"]] * 3
+    assert state(alone)["state"] == "free"
+    foreign(alone, silent_s=1000)
+    assert state(alone)["state"] == "stale"
+    doctor = alone("doctor", "--cluster", alone.cluster, "--json").json
+    assert {"reachable", "clock", "claim"} <= {check["question"] for check in doctor["nodes"][0]["checks"]}
+    # On a machine without Docker there is nothing but the claim.
+    file.write_text(file.read_text() + f'docker = "{tmp_path}/none.sock"\n')
+    released = alone("clusters", "release", alone.cluster)
+    assert released.code == 0, released.said
+    assert state(alone)["state"] == "free"
