@@ -16,6 +16,8 @@ from lanes.bench.stream import Stream
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 QUICK = {"pp": 128, "tg": 8, "passes": 2, "warmups": 0, "depth_shape": ("ctx", "suffix")}
 
 

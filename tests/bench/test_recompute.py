@@ -15,6 +15,8 @@ from lanes.bench.slo import Slo
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 LOADS = {
     "burst": {"concurrency": 2, "passes": 2},
     "one stream": {"passes": 2, "depth": 300},

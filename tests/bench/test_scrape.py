@@ -18,6 +18,8 @@ from lanes.bench.scrape import Scraper, read
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 S = 1_000_000_000
 
 TEXT = """\

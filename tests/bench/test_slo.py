@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from lanes.bench.cells import CellResult
+from lanes.bench.cells import CellResult, stream_figures
+from lanes.bench.deltas import Usage
+from lanes.bench.measures import FirstDelta
 from lanes.bench.plan import Plan
 from lanes.bench.probe import measure
 from lanes.bench.slo import Slo, parse
+from lanes.bench.stream import Arrival, Stream
 from lanes.bench.units import seconds, share
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 def test_times_and_shares() -> None:
@@ -57,6 +62,15 @@ def test_a_request_meets_an_objective_when_it_meets_each_bound() -> None:
     assert not slo.met({"ttft_s": 1.01, "itl_mean_s": 0.01})
     assert not slo.met({"ttft_s": 0.1, "itl_mean_s": 0.06})
     assert not slo.met({"ttft_s": 0.1}), "what is not known was not met"
+
+
+def test_an_answer_that_came_at_once_has_no_time_between_its_tokens() -> None:
+    at_once = Stream(
+        t0_ns=0,
+        arrivals=(Arrival(1000, "content", 5), Arrival(1000, "content", 5)),
+        usage=Usage(prompt_tokens=5, completion_tokens=2),
+    )
+    assert parse("itl=1ms").met(stream_figures(at_once, FirstDelta(tokens=1, source="single")))
 
 
 def test_goodput_is_the_share_and_the_rate_of_requests_that_met_it() -> None:

@@ -13,6 +13,8 @@ from lanes.bench.until import Until, widths
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def passes(decode: Sequence[float], prefill: float = 1000.0) -> list[Pass]:
     cell = Cell(pp=1, tg=1)
@@ -68,7 +70,7 @@ def test_no_interval_makes_up_for_a_failure() -> None:
 
 
 def cell(**plan: Any) -> CellResult:
-    with ScriptedServer(Script(ttft_s=0.02, gap_s=0.002)) as server:
+    with ScriptedServer(Script(ttft_s=0.1, gap_s=0.05)) as server:
         endpoint = Endpoint(url=server.url, model="scripted", dialect=Dialect(tokenize_path="/tokenize"))
         quick = {"pp": 200, "tg": 4, "warmups": 1, "passes": 1, "limits": Limits(connect_s=2)}
         return measure(endpoint, Plan(**(quick | plan)))[0]

@@ -153,7 +153,7 @@ def stream_figures(stream: Stream, k1: FirstDelta | None) -> dict[str, float]:
         "prefill_tps": measures.prefill_tps(stream),
         "decode_tps": decode_tps,
         "itl_s": _median(measures.itl_s(stream, k1)),
-        "itl_mean_s": 1 / decode_tps if decode_tps else None,
+        "itl_mean_s": _itl_mean_s(stream, decode_tps),
         "icl_s": _median(measures.icl_s(stream)),
         "e2e_s": measures.e2e_s(stream),
         "round_trip_s": stream.connect_s,
@@ -163,6 +163,14 @@ def stream_figures(stream: Stream, k1: FirstDelta | None) -> dict[str, float]:
         "tokens_per_delta": _tokens_per_delta(stream, k1),
     }
     return {name: float(value) for name, value in figures.items() if value is not None}
+
+
+def _itl_mean_s(stream: Stream, decode_tps: float | None) -> float | None:
+    """1 / decode_tps; 0 where all tokens came at once, so that no time was between them"""
+    deltas = stream.token_arrivals
+    if decode_tps is None and deltas and deltas[0].at_ns == deltas[-1].at_ns:
+        return 0.0
+    return 1 / decode_tps if decode_tps else None
 
 
 def _tokens_per_delta(stream: Stream, k1: FirstDelta | None) -> float | None:

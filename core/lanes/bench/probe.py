@@ -32,7 +32,9 @@ from lanes.types import Endpoint
 
 _POLL_S = 1.0
 _TOLD_S = 0.5
-_SAMPLES = 8
+_FITTED_TOKENS = 2_000_000
+_LEAST_FITTED, _MOST_FITTED = 8, 128
+"""Prompts of a load that are fitted before each pass, as many as have so many tokens."""
 _KNOCKS = 4
 _KNOCK_S = 0.3
 _GIVE_UP = 3
@@ -97,7 +99,6 @@ class _Probe:
         self._watch = Watch(endpoint)
         self._context = Context()
         self._envelope = envelope()
-        self._chars: dict[Cell, float] = {}
         self._answer_rate: float | None = None
         self._learned = False
         self._notes: list[str] = [
@@ -257,7 +258,7 @@ class _Probe:
         return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s, self._plan.slo, seen)
 
     async def _load_pass(self, progress: Progress, number: int) -> Pass:
-        """Prefixes are warmed first; the prompts are cut like one that was fitted, without asking."""
+        """Prefixes are warmed first, and prompts fitted; then nothing is asked but what is measured."""
         cell, index = progress.cell, progress.number - 1
         self._on_progress(evolve(progress, phase="fitting the prompt length"))
         # One prefix a stream; a load at a rate shares one.
@@ -268,11 +269,13 @@ class _Probe:
             if not prefixes[-1].ok:
                 self._context.refused(cell, prefixes[-1])
                 return finished_pass(cell, number, False, (), (), prefixes)
-        chars = await self._typical_chars(cell)
+        fitted = await self._chars(cell, index)
+        mean = statistics.mean(fitted)
 
         def body(request: int) -> dict[str, Any]:
             prompt = Prompt(nonce(self._plan, cell, index, request), task(cell.tg))
-            return self._form.body(warm[request % len(warm)] + cut_to(prompt, chars), cell.tg)
+            own = cut_to(prompt, fitted[request] if request < len(fitted) else mean)
+            return self._form.body(warm[request % len(warm)] + own, cell.tg)
 
         told_at = 0.0
 
@@ -317,12 +320,13 @@ class _Probe:
         cold = cell.prompt_tokens - cell.warm_tokens
         return await self._ruler.fit(prompt, cold, template=not cell.warm_tokens)
 
-    async def _typical_chars(self, cell: Cell) -> float:
-        """Return how many characters the cold part of this cell's messages has, by some that were fitted."""
-        if cell not in self._chars:
-            parts = [await self._own_part(cell, -1, sample) for sample in range(_SAMPLES)]
-            self._chars[cell] = statistics.mean(map(len, parts))
-        return self._chars[cell]
+    async def _chars(self, cell: Cell, index: int) -> list[int]:
+        """Return how many characters the cold part of the first messages of a load's pass has, when they
+        are fitted; those after them get the mean. Their length scatters by some tokens, whatever it is,
+        so that short prompts are in need of it."""
+        fitted = max(min(_FITTED_TOKENS // (cell.prompt_tokens or 1), _MOST_FITTED), _LEAST_FITTED)
+        numbers = range(min(fitted, cell.requests or 0))
+        return [len(await self._own_part(cell, index, number)) for number in numbers]
 
     async def _burst(self, bodies: Sequence[dict[str, Any]]) -> list[Stream]:
         """Open all connections, then send all requests at once."""
