@@ -32,6 +32,14 @@ def lanes_stage():
 """
 
 
+@pytest.fixture(autouse=True)
+def no_claims(bed):
+    """What a test that failed has left is not the next one's."""
+    yield
+    for name in bed.names:
+        (bed.folder / f"claims-{name}" / "claim").unlink(missing_ok=True)
+
+
 @pytest.fixture
 def other(clustered, tmp_path):
     """Another controller, of another home."""
@@ -98,8 +106,8 @@ def test_a_lane_holds_all_its_nodes_and_another_controller_is_told_by_whom(clust
     assert other("clusters", "release", clustered.cluster).code == 4
     doctor = other("doctor", "--cluster", clustered.cluster, "--json")
     assert doctor.code == 0, doctor.out
-    bench = clustered("bench", *QUICK, "--json")
-    assert bench.json["lanes"][0]["status"] == "measured", "nobody was disturbed"
+    (row,) = clustered("status", "--json").json
+    assert row["state"] == "serving", "nobody was disturbed"
     assert clustered("stop").code == 0
     assert states(other, clustered) == FREE
 
