@@ -450,8 +450,10 @@ def test_clusters_that_cannot_be_read_or_reached_are_rows(alone):
     folder = Path(alone.cluster).parent
     (folder / "broken.toml").write_text("name = ")
     (folder / "far.toml").write_text('name = "far"\n[[nodes]]\nname = "a"\nssh = "no-such-host.invalid"\n')
+    (folder / "twice.toml").write_text('name = "t"\n[[nodes]]\nname = "a"\n[[nodes]]\nname = "a"\n')
     rows = {row["cluster"]: row for row in alone("clusters", "--json").json}
     assert "is not TOML" in rows["broken"]["problem"]
+    assert "'a' is the name of two nodes" in rows["twice"]["problem"]
     assert rows["far"]["nodes"][0]["state"] == "unreachable"
     assert rows["one"]["nodes"][0]["state"] == "free"
     assert alone("clusters").code == 0

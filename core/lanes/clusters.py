@@ -86,6 +86,9 @@ def _read(file: Path) -> Cluster:
         raise UsageError(f"{file}: {mistake.key}: {mistake.problem}") from None
     if not cluster.nodes:
         raise UsageError(f"{file}: nodes: a cluster has at least one node", "add [[nodes]] with a name")
+    names = [one.name for one in cluster.nodes]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{file}: nodes: {twice!r} is the name of two nodes", "give each its own")
     return cluster
 
 
