@@ -15,8 +15,9 @@ side, from the arrival of the request to the first token-bearing write. The CPU 
 program and its children, less that of a run with four tokens instead of many, for each event.
 
 Goals: the error at most a quarter of the better of the two others; CPU time at most a quarter of
-llama-benchy's and a fifth of aiperf's. Exits with 1 when one is missed. `lanes bench` keeps the time of
-each event; llama-benchy does so with --emit-progress, which is shown too, and no goal.
+llama-benchy's and a fifth of aiperf's. Exits with 1 when one is missed. Shown too, and no goals:
+llama-benchy with --emit-progress, as it then keeps the time of each event like `lanes bench`; the client
+without what makes figures of its streams; and a loop that reads each event, and does nothing with it.
 """
 
 from __future__ import annotations
@@ -30,20 +31,30 @@ import json
 import math
 import os
 import re
+import select
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from attrs import frozen
+from lanes.bench import measures
 from lanes.bench.calibration.calibrate import CONCURRENCY, Bench, Load
 from lanes.bench.calibration.habits import COMBINATIONS
 from lanes.bench.calibration.metronome import Metronome, Sent
+from lanes.bench.client import CHAT_PATH, Client
+from lanes.bench.http import Target, request_bytes
 from lanes.bench.prose import words
+from lanes.bench.requests import Form
+from lanes.bench.stream import Stream
+from lanes.bench.transport import ask_for_stamps
 from lanes.testing.scripts import Script
+from lanes.types import Endpoint
 
 PROMPT = 128
 TTFT_S, GAP_S = 0.2, 0.01
@@ -83,7 +94,11 @@ class Programs:
 
     @property
     def all(self) -> dict[str, Callable[[str, int, int], Said]]:
-        found: dict[str, Callable[[str, int, int], Said]] = {"lanes bench": self.lanes}
+        found: dict[str, Callable[[str, int, int], Said]] = {
+            "lanes bench": self.lanes,
+            "the client alone": self.client,
+            "a loop that reads": self.loop,
+        }
         if self._benchy:
             found["llama-benchy"] = self.benchy
             found["llama-benchy --emit-progress"] = functools.partial(self.benchy, progress=True)
@@ -108,6 +123,14 @@ class Programs:
             decode_tps=[one["decode_tps"] for one in figures],
             cpu_s=cpu_s,
         )
+
+    def client(self, url: str, streams: int, tokens: int) -> Said:
+        cpu_s, output = self._run([sys.executable, __file__, "--client", url, str(streams), str(tokens)])
+        return Said(**json.loads(output), cpu_s=cpu_s)
+
+    def loop(self, url: str, streams: int, tokens: int) -> Said:
+        cpu_s, _ = self._run([sys.executable, __file__, "--loop", url, str(streams), str(tokens)])
+        return Said(ttft_s=(), decode_tps=(), cpu_s=cpu_s)
 
     def benchy(self, url: str, streams: int, tokens: int, progress: bool = False) -> Said:
         result = self._folder / "benchy.json"
@@ -170,6 +193,44 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
+async def only_client(url: str, streams: int, tokens: int) -> None:
+    """Send the bursts with the client; print what it saw."""
+    endpoint = Endpoint(url=url, model="metronome")
+    client, form = Client(endpoint), Form(endpoint=endpoint, seed=1)
+    seen: list[Stream] = []
+    for _ in range(BURSTS):
+        connections = [await client.open() for _ in range(streams)]
+        body = form.body("Go on. " * PROMPT, tokens)
+        seen += await asyncio.gather(*(client.chat(body, connection) for connection in connections))
+    rates = [measures.decode_tps(one, measures.first_delta(one)) for one in seen]
+    print(json.dumps({"ttft_s": [measures.ttft_s(one) for one in seen], "decode_tps": rates}))
+
+
+def only_loop(url: str, streams: int, tokens: int) -> None:
+    """Send the bursts and read each event as it comes, with its stamp, and nothing more."""
+    endpoint = Endpoint(url=url, model="metronome")
+    target = Target.of(endpoint)
+    payload = request_bytes(
+        target, CHAT_PATH, Form(endpoint=endpoint, seed=1).body("Go on. " * PROMPT, tokens)
+    )
+    for _ in range(BURSTS):
+        poll = select.epoll()
+        sockets = {}
+        for _ in range(streams):
+            sock = socket.create_connection((target.host, target.port))
+            ask_for_stamps(sock)
+            sockets[sock.fileno()] = sock
+            poll.register(sock.fileno(), select.EPOLLIN)
+        for sock in sockets.values():
+            sock.sendall(payload)
+        while sockets:
+            for fd, _ in poll.poll(1):
+                if sockets[fd].recvmsg(65536, 64)[0].endswith(b"0\r\n\r\n"):
+                    poll.unregister(fd)
+                    sockets.pop(fd).close()
+            time.sleep(0.0005)
+
+
 def write_tokenizer(folder: Path, text: str) -> None:
     """Write a tokenizer of whole words, for programs that insist on one."""
     folder.mkdir()
@@ -179,7 +240,13 @@ def write_tokenizer(folder: Path, text: str) -> None:
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
     parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
     split = {"type": "Whitespace"}
-    tokenizer = {"version": "1.0", "added_tokens": [], **parts, "pre_tokenizer": split, "model": model}
+    tokenizer: dict[str, object] = {
+        "version": "1.0",
+        "added_tokens": [],
+        **parts,
+        "pre_tokenizer": split,
+        "model": model,
+    }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -203,6 +270,8 @@ def outcome(program: Callable[[str, int, int], Said], url: str, truth: Callable[
 
 def difference(said: Sequence[float], true: Sequence[float], relative: bool = False) -> float:
     """The median difference of two lists of the same things in unknown order."""
+    if not said:
+        return math.nan
     if len(said) != len(true):
         raise SystemExit(f"a program tells of {len(said)} streams, and the server of {len(true)}")
     pairs = zip(sorted(said), sorted(true), strict=True)
@@ -247,6 +316,9 @@ def side_by_side(programs: Programs, streams: int, tokens: int, repeats: int) ->
         for name, outcomes in seen.items()
     }
     for name, one in median.items():
+        if math.isnan(one.ttft_s):
+            print(f"| {streams} | {name} | | | {one.cpu_us:.1f} µs |")
+            continue
         print(f"| {streams} | {name} | {one.ttft_s * 1e3:.3f} ms | {one.decode:.4%} | {one.cpu_us:.1f} µs |")
     ours = median["lanes bench"]
     others = {name: median[name] for name in ("llama-benchy", "aiperf") if name in median}
@@ -276,7 +348,15 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, nargs="*", default=[64, 256])
     parser.add_argument("--all-habits", action="store_true", help="each combination of habits in each cell")
     parser.add_argument("--no-habits", action="store_true", help="only the programs side by side")
+    for only in ("--client", "--loop"):
+        parser.add_argument(only, nargs=3, metavar=("URL", "STREAMS", "TOKENS"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.client:
+        asyncio.run(only_client(given.client[0], *map(int, given.client[1:])))
+        return 0
+    if given.loop:
+        only_loop(given.loop[0], *map(int, given.loop[1:]))
+        return 0
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before the start\n")
     missed = False if given.no_habits else habits(given.all_habits)
     with tempfile.TemporaryDirectory() as folder:
