@@ -120,6 +120,13 @@ def test_a_server_that_cannot_hold_the_rate_shows_it() -> None:
     assert any("the server does not hold 100 requests/s" in note for note in cell.notes)
 
 
+def test_a_queue_shows_even_when_the_schedule_is_shorter_than_an_answer() -> None:
+    with ScriptedServer(Script(ttft_s=0.3), slots=1) as server:
+        cell, _, _ = probe(server, load="open", rate=(100,), requests=8)
+    assert cell.status == "ok", cell.reason
+    assert any("does not hold 100 requests/s: the last answer came" in note for note in cell.notes)
+
+
 def test_a_schedule_that_is_shorter_than_an_answer_tells_nothing_of_the_rate() -> None:
     with ScriptedServer(Script(ttft_s=1.0)) as server:
         cell, _, _ = probe(server, load="open", rate=(40,), requests=10)

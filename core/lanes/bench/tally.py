@@ -35,6 +35,7 @@ _DOUBTFUL = 0.01
 """Up to this share of requests that cannot be believed, the others still can: figures are medians."""
 _NOT_HELD = 0.10
 _NOT_HELD_REQUESTS = 3
+_QUEUED = 3
 
 
 class Tally:
@@ -273,7 +274,8 @@ class Tally:
 
     def _not_held(self) -> str | None:
         """Say so when, in the second half of the schedule, fewer requests ended than came, by more than
-        a tenth and more than 3; or that this cannot be told, when no answer is quicker than that half."""
+        a tenth and more than 3. When no answer is quicker than that half, this tells nothing; then the
+        last answers must have taken far longer than the quickest, or it cannot be told."""
         due = sorted(self._due)
         half = due[len(due) // 2 :]
         answers = [value for value in self._columns["e2e_s"] if not math.isnan(value)]
@@ -281,6 +283,12 @@ class Tally:
             return None
         seconds = (half[-1] - half[0]) / 1e9
         if min(answers) > seconds:
+            drain_s = (max(self._ended) - due[-1]) / 1e9
+            if drain_s > _QUEUED * min(answers):
+                return (
+                    f"the server does not hold {self._cell.rate:g} requests/s: the last answer came {drain_s:.2g} s "
+                    f"after the schedule's end, and the quickest one took {min(answers):.2g} s"
+                )
             return (
                 f"the schedule is too short to tell whether the server holds {self._cell.rate:g} requests/s: "
                 f"its second half took {seconds:.2g} s, and the quickest answer {min(answers):.2g} s"
