@@ -144,7 +144,9 @@ def test_the_command_shows_the_errors_and_keeps_them(monkeypatch: pytest.MonkeyP
     assert ran.exception is None
     document = json.loads(ran.stdout)
     assert [cell["concurrency"] for cell in document["cells"]] == [1, 2]
-    assert all(cell["streams"] == 3 * cell["concurrency"] and cell["cpu_us"] > 0 for cell in document["cells"])
+    assert all(
+        cell["streams"] == 3 * cell["concurrency"] and cell["cpu_us"] > 0 for cell in document["cells"]
+    )
     assert document["events_per_s"] >= 0 and document["limited_by"] in ("client", "metronome")
     assert ran.return_value == int(any(cell["missed"] for cell in document["cells"]))
     kept = envelope.envelope()
