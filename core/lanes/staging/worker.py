@@ -12,6 +12,7 @@ they should be; then all of it is read back from the disk, and only then gets it
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import json
@@ -28,10 +29,10 @@ from typing import Any
 
 PAGE = 4096
 ZEROS = bytes(PAGE)
-READ = 256 << 10
+READ = 1 << 20
 PIECE = 32 << 20
 """A piece has one checksum: what a killed copy may have to copy again is no more than this."""
-FLUSH = 32 << 20
+FLUSH = 8 << 20
 PARTIAL = ".lanes-partial"
 JOURNAL = ".lanes-partial.journal"
 NEWS_S = 0.25
@@ -406,7 +407,7 @@ class Copying:
             self.progress.done += len(block)
         # Written back while more is read, not all at the end.
         if self.copied - self._flushed[1] >= FLUSH:
-            os.posix_fadvise(target, self._flushed[0], stop - self._flushed[0], os.POSIX_FADV_DONTNEED)
+            libc("sync_file_range")(target, c64(self._flushed[0]), c64(stop - self._flushed[0]), 2)
             self._flushed = stop, self.copied
         return str(found)
 
@@ -484,21 +485,21 @@ def _named(error: OSError, fd: int) -> OSError:
     return OSError(error.errno, error.strerror, os.readlink(f"/proc/self/fd/{fd}"))
 
 
-_fallocate: Any = None
+def libc(name: str) -> Any:
+    """A system call that Python has no name for; it may fail."""
+    return getattr(ctypes.CDLL(None), name, lambda *_: -1)
+
+
+c64 = ctypes.c_int64
 
 
 def clear(fd: int, begin: int, stop: int) -> None:
     """Have nothing in a range: what a killed run left there may lie where the source has a hole."""
-    global _fallocate
-    import ctypes
-
     size = os.fstat(fd).st_size
     if begin >= size or not any(True for _ in extents(fd, begin, min(stop, size))):
         return
-    if _fallocate is None:
-        _fallocate = getattr(ctypes.CDLL(None), "fallocate", lambda *_: -1)
-    offset, length = ctypes.c_int64(begin), ctypes.c_int64(stop - begin)
-    if _fallocate(fd, 3, offset, length):  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+    # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+    if libc("fallocate")(fd, 3, c64(begin), c64(stop - begin)):
         for at, block in data(fd, begin, min(stop, size)):
             _write(fd, bytes(len(block)), at)
 
