@@ -119,7 +119,9 @@ def test_a_program_that_is_not_on_this_machine(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     here = attrs.evolve(sparks[0], hypothetical=False)
-    [finding] = [f for f in check(attrs.evolve(lane_of(), cluster="local"), [here]) if f.question == "program"]
+    [finding] = [
+        f for f in check(attrs.evolve(lane_of(), cluster="local"), [here]) if f.question == "program"
+    ]
     assert finding.verdict is Verdict.UNRUNNABLE and finding.evidence is Evidence.PROBED
     assert finding.next_step and "sglang" in finding.reason
 
