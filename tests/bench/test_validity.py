@@ -210,3 +210,9 @@ def test_what_leaves_a_cell_valid_is_said_all_the_same() -> None:
     assert "decode_tps is -74% off the server's own account" in said(
         one_pass([stream(server_account=account)])
     )
+
+
+def test_an_answer_of_digits_hides_nothing_though_its_tokens_have_few_characters() -> None:
+    """A base model that repeats the prompt's nonce: a token a character, and each came in a delta of its own."""
+    digits = arrivals(*["content"] * TG, chars=1)
+    assert judged(stream(arrivals=digits), answer_rate=0.2) is None

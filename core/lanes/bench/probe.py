@@ -254,7 +254,10 @@ class _Probe:
         k1s = [await self._first_delta(one) for one in streams]
         if streams[0].ok and (answer := streams[0].text):
             tokens = await self._ruler.count_bare(answer)
-            self._answer_rate = tokens / len(answer) if tokens else None
+            # The densest answer seen: digits and names of nobody are a token a character.
+            self._answer_rate = (
+                max(self._answer_rate or 0.0, tokens / len(answer)) if tokens else self._answer_rate
+            )
         return finished_pass(cell, number, warmup, streams, k1s, prefixes, cpu_s, self._plan.slo, seen)
 
     async def _load_pass(self, progress: Progress, number: int) -> Pass:

@@ -110,6 +110,8 @@ def _hidden(terms: Terms, s: Stream) -> str | None:
         if first > deltas[0].chars + _HIDDEN:
             return f"the server had made {first} tokens when it streamed the first one"
         return None
+    if len(deltas) >= counted - _HIDDEN:
+        return None  # one token a delta, and each has its time
     chars = sum(a.chars for a in deltas)
     streamed = chars * terms.answer_rate * _TEXT_OFF if terms.answer_rate else chars
     if counted > streamed + _HIDDEN:
