@@ -28,10 +28,10 @@ _ALWAYS = ("ttft_s", "prefill_tps", "decode_tps")
 
 _CONTENDED = 1.2
 _SERVER = (
-    ("acceptance", "the server accepts {:.2f} tokens a step"),
-    ("running_max", "runs up to {:.0f} requests"),
-    ("queued_max", "queues up to {:.0f}"),
-    ("kv_use_max", "fills up to {:.0%} of its KV cache"),
+    ("acceptance", "{:.2f} tokens accepted a step"),
+    ("running_max", "the server ran {:.0f} at once at most"),
+    ("queued_max", "{:.0f} waited at most"),
+    ("kv_use_max", "its KV cache was {:.0%} full at most"),
     ("gpus", "{:.0f} GPU(s) busy"),
     ("gpu_power_w", "{:.0f} W"),
     ("gpu_energy_j_per_token", "{:.3g} J a token"),
