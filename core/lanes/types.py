@@ -500,7 +500,7 @@ class Phase:
 class Ladder:
     """What ready looks like: rungs climbed in order, within `deadline_s` in all.
 
-    `quiet_s` bounds how long the boot may show no progress (no new log line, no bytes read).
+    `quiet_s` bounds how long the boot may go without anything new in its logs.
     """
 
     rungs: tuple[Rung, ...]
