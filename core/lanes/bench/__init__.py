@@ -8,6 +8,7 @@
 `prompts` `prose`  cold prompts of natural text, cut to a number of tokens
 `client`           one streamed request, stamped by the kernel
 `discover`         an `Endpoint` from a bare URL
+`session`          one server with all of that, and a look at whether it lives
 `smoke`            does the server answer at all?
 `codec`            every value to plain JSON data, and back
 =================  ===============================================================================

@@ -6,41 +6,34 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from attrs import evolve
 
-from lanes.bench import context, measures
+from lanes.bench import context
 from lanes.bench.calibration.envelope import envelope
 from lanes.bench.cells import CellResult, Pass, Progress, cell_result, finished_pass
-from lanes.bench.client import Client
 from lanes.bench.context import Context
 from lanes.bench.loadpass import LoadPass
 from lanes.bench.plan import Cell, Plan
 from lanes.bench.prompts import Prompt, nonce, task
-from lanes.bench.requests import Form
-from lanes.bench.ruler import Ruler, cut_to
+from lanes.bench.ruler import cut_to
+from lanes.bench.session import Crashed, Session
 from lanes.bench.stream import Stream
 from lanes.bench.tally import Tally, load_pass, load_verdict
 from lanes.bench.timelines import Batch
-from lanes.bench.transport import ConnectError
 from lanes.bench.until import Until
 from lanes.bench.validity import Terms, remarks, verdict
 from lanes.bench.watch import Watch, disagreements
 from lanes.types import Endpoint
 
-_POLL_S = 1.0
 _TOLD_S = 0.5
 _FITTED_TOKENS = 2_000_000
 _LEAST_FITTED, _MOST_FITTED = 8, 128
 """Prompts of a load that are fitted before each pass, as many as have so many tokens."""
-_KNOCKS = 4
-_KNOCK_S = 0.3
 _GIVE_UP = 3
 """A cell is given up after so many failed passes in a row: waiting for as many stalls tells nothing."""
-
-T = TypeVar("T")
 
 
 def measure(
@@ -72,10 +65,6 @@ def measure(
         return runner.run(_Probe(endpoint, plan, on_pass, on_batch, on_cell, on_progress, alive).run())
 
 
-class _Crashed(Exception):
-    """The server is gone; the message is the reason."""
-
-
 class _Probe:
     def __init__(
         self,
@@ -92,20 +81,18 @@ class _Probe:
         self._on_batch = on_batch
         self._on_cell = on_cell
         self._on_progress = on_progress
-        self._alive = alive
-        self._client = Client(endpoint, plan.limits)
-        self._form = Form(endpoint=endpoint, seed=plan.seed)
-        self._ruler = Ruler(self._client)
+        self._session = Session(endpoint, plan.seed, plan.limits, alive)
+        self._ruler = self._session.ruler
         self._watch = Watch(endpoint)
         self._context = Context()
         self._envelope = envelope()
         self._answer_rate: float | None = None
         self._learned = False
-        self._notes: list[str] = [
+        self._session.notes.append(
             f"the client is {self._envelope.name}"
             if self._envelope
             else "the client's error on this machine is not known: `lanes calibrate` finds it"
-        ]
+        )
 
     async def run(self) -> tuple[CellResult, ...]:
         with self._watch:
@@ -119,7 +106,7 @@ class _Probe:
             try:
                 results.append(await self._cell(cell, index, passes))
                 self._on_cell(results[-1])
-            except _Crashed as crash:
+            except Crashed as crash:
                 results.append(self._result(cell, "crashed", str(crash), passes))
                 reason = f"the server was gone since {cell}"
                 results.extend(cell_result(later, "skipped", reason) for later in cells[index:])
@@ -140,25 +127,26 @@ class _Probe:
         )
         self._on_progress(progress)
         if not self._learned:
-            stream = await self._watched(self._learn())
+            seed = f"{plan.comparison}/{plan.block}/learn"
+            stream = await self._session.watched(self._session.learn(seed))
             if stream.error:
-                await self._crashed(stream.error)
+                await self._session.survived(stream.error)
                 return self._result(cell, "invalid", stream.error, passes)
             self._learned = True
-            self._context = await asyncio.to_thread(context.ask, self._client.endpoint)
+            self._context = await asyncio.to_thread(context.ask, self._session.client.endpoint)
         if reason := self._context.lacks(cell):
             return self._result(cell, "skipped", reason, passes)
         until = Until(plan)
         progress = evolve(progress, total=plan.warmups + until.least)
         for number in itertools.count(1):
             progress = evolve(progress, number=number, total=max(number, progress.total))
-            one = await self._watched(self._pass(progress))
+            one = await self._session.watched(self._pass(progress))
             passes.append(one)
             self._on_pass(one)
             if one.error:
                 if reason := self._context.lacks(cell):
                     return self._result(cell, "skipped", reason, passes)
-                await self._crashed(one.error)
+                await self._session.survived(one.error)
                 if len(passes) >= _GIVE_UP and all(p.error for p in passes[-_GIVE_UP:]):
                     break
             measured = [p for p in passes if not p.warmup]
@@ -184,7 +172,7 @@ class _Probe:
         return Terms(
             cell=cell,
             passes=self._plan.passes,
-            fixed_length=self._form.fixes_length,
+            fixed_length=self._session.form.fixes_length,
             template_tokens=self._ruler.template_tokens,
             counted=self._ruler.tokenizes,
             answer_rate=self._answer_rate,
@@ -194,30 +182,14 @@ class _Probe:
         self, cell: Cell, status: Any, reason: str | None, passes: Sequence[Pass], *notes: str | None
     ) -> CellResult:
         measured = [p for p in passes if not p.warmup]
-        said = [*self._notes, *(note for note in notes if note), *remarks(self._terms(cell), measured)]
+        said = [
+            *self._session.notes,
+            *(note for note in notes if note),
+            *remarks(self._terms(cell), measured),
+        ]
         # What a load has to say of itself is told of its last pass.
         said += [*disagreements(measured), *(measured[-1].notes if measured else ())]
         return cell_result(cell, status, reason, passes, said)
-
-    async def _learn(self) -> Stream:
-        """Learn the server's tokens and whether it takes our optional fields."""
-        seed = f"{self._plan.comparison}/{self._plan.block}/learn"
-        stream = await self._ruler.learn(seed, self._ask)
-        if stream.status is not None and 400 <= stream.status < 500 and stream.status not in (401, 403, 404):
-            full, self._form = self._form, evolve(self._form, plain=True)
-            again = await self._ruler.learn(seed, self._ask)
-            if again.ok:
-                dropped = ", ".join(full.optional)
-                self._notes.append(f"sent without {dropped}, for the server refused: {stream.error}")
-                stream = again
-            else:
-                self._form = full
-        if self._ruler.note:
-            self._notes.append(self._ruler.note)
-        return stream
-
-    async def _ask(self, content: str) -> Stream:
-        return await self._client.chat(self._form.body(content, 1))
 
     async def _pass(self, progress: Progress) -> Pass:
         """Make one pass. The warm-ups of a load are bursts: as many requests as it has streams."""
@@ -245,13 +217,15 @@ class _Probe:
         self._on_progress(progress)
         await self._watch.begin()
         cpu_s = time.process_time()
-        streams = await self._burst([self._form.body(content, cell.tg) for content in contents])
+        streams = await self._session.burst(
+            [self._session.form.body(content, cell.tg) for content in contents]
+        )
         cpu_s = time.process_time() - cpu_s
         seen = await self._watch.end(sum(s.completion_tokens or 0 for s in streams))
         for content, one in zip(contents, streams, strict=True):
             self._ruler.observe(content, one)
             self._context.refused(cell, one)
-        k1s = [await self._first_delta(one) for one in streams]
+        k1s = [await self._session.first_delta(one) for one in streams]
         if streams[0].ok and (answer := streams[0].text):
             tokens = await self._ruler.count_bare(answer)
             # The densest answer seen: digits and names of nobody are a token a character.
@@ -278,7 +252,7 @@ class _Probe:
         def body(request: int) -> dict[str, Any]:
             prompt = Prompt(nonce(self._plan, cell, index, request), task(cell.tg))
             own = cut_to(prompt, fitted[request] if request < len(fitted) else mean)
-            return self._form.body(warm[request % len(warm)] + own, cell.tg)
+            return self._session.form.body(warm[request % len(warm)] + own, cell.tg)
 
         told_at = 0.0
 
@@ -291,7 +265,7 @@ class _Probe:
 
         on_count(0)
         tally = Tally(self._terms(cell), self._plan.slo)
-        load = LoadPass(self._client, cell, tally, body, number, self._on_batch, on_count)
+        load = LoadPass(self._session.client, cell, tally, body, number, self._on_batch, on_count)
         await self._watch.begin()
         cpu_s = time.process_time()
         await load.run(nonce(self._plan, cell, index, -1))
@@ -312,7 +286,7 @@ class _Probe:
     async def _prefix(self, cell: Cell, stream: int, prefixes: list[Stream]) -> str:
         # It is the same in each pass, so only the first one has to compute it.
         prefix = await self._ruler.fit(Prompt(nonce(self._plan, cell, None, stream)), cell.warm_tokens)
-        warm = await self._ask(prefix)
+        warm = await self._session.ask(prefix)
         prefixes.append(warm)
         self._ruler.observe(prefix, warm)
         return prefix
@@ -330,59 +304,3 @@ class _Probe:
         fitted = max(min(_FITTED_TOKENS // (cell.prompt_tokens or 1), _MOST_FITTED), _LEAST_FITTED)
         numbers = range(min(fitted, cell.requests or 0))
         return [len(await self._own_part(cell, index, number)) for number in numbers]
-
-    async def _burst(self, bodies: Sequence[dict[str, Any]]) -> list[Stream]:
-        """Open all connections, then send all requests at once."""
-        opened = await asyncio.gather(*(self._client.open() for _ in bodies), return_exceptions=True)
-        connections = [c for c in opened if not isinstance(c, BaseException)]
-        try:
-            failure = next((c for c in opened if isinstance(c, BaseException)), None)
-            if isinstance(failure, ConnectError):
-                return [Stream(t0_ns=time.time_ns(), failure="connect", error=str(failure)) for _ in bodies]
-            if failure is not None:
-                raise failure
-            return list(
-                await asyncio.gather(
-                    *(self._client.chat(b, c) for b, c in zip(bodies, connections, strict=True))
-                )
-            )
-        finally:
-            for connection in connections:
-                connection.close()
-
-    async def _first_delta(self, stream: Stream) -> measures.FirstDelta | None:
-        known = measures.first_delta(stream)
-        if known is None or not known.approximate:
-            return known
-        return measures.first_delta(stream, await self._ruler.count_bare(stream.first_text))
-
-    async def _watched(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work` while asking whether the engine lives. Raises _Crashed when it does not."""
-        task = asyncio.ensure_future(work)
-        try:
-            while not (await asyncio.wait({task}, timeout=_POLL_S))[0]:
-                if reason := self._alive():
-                    raise _Crashed(reason)
-            return task.result()
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-    async def _crashed(self, error: str) -> None:
-        """Raise _Crashed when the server is gone after a failure that said `error`.
-
-        A process that dies closes its sockets a little before anybody can see it dead, and a busy
-        server may refuse for a moment: knock several times.
-        """
-        refusal: str | None = None
-        for _ in range(_KNOCKS):
-            if reason := self._alive():
-                raise _Crashed(reason)
-            refusal = await self._client.accepts()
-            if refusal is None:
-                return
-            await asyncio.sleep(_KNOCK_S)
-        if reason := self._alive():
-            raise _Crashed(reason)
-        raise _Crashed(error if refusal == error else f"{error}; then {refusal}")
