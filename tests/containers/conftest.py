@@ -169,20 +169,32 @@ def containers() -> Callable[..., list[dict[str, str]]]:
 
 
 class Bed:
-    """Four machines in network namespaces, each with an sshd and a Docker engine of its own."""
+    """Four machines in namespaces of network and mounts, each with an sshd and a Docker engine of its own.
+
+    They share the disk of this machine, but `/var/lib` is each one's own, and `/mnt/nas` what they all
+    mount. Their NVIDIA toolkit is a hook that does nothing: a container that asks for GPUs is given none.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.names = ["n1", "n2", "n3", "n4"]
         self.sockets: dict[str, Path] = {}
         self.sshds: dict[str, subprocess.Popen[bytes]] = {}
+        self.nas = folder / "mnt" / "nas"
+        self.mounts: dict[str, subprocess.Popen[bytes]] = {}
+        """For each machine a process that does nothing, in its namespace of mounts."""
+
+    def var_lib(self, name: str) -> Path:
+        """A machine's `/var/lib`, as this one sees it."""
+        return self.folder / f"var-lib-{name}"
 
     def address(self, name: str) -> str:
         return f"10.99.0.1{name[1:]}"
 
     def inside(self, name: str) -> tuple[str, ...]:
         """The words before a program that is to run on a node. Not `ip netns exec`, which hides the cgroups."""
-        return ("nsenter", f"--net=/run/netns/lanes-{name}")
+        mounts = f"--mount=/proc/{self.mounts[name].pid}/ns/mnt"
+        return ("nsenter", f"--net=/run/netns/lanes-{name}", mounts)
 
     def cluster(self, *names: str, **more: str) -> str:
         """A cluster's TOML of these nodes."""
@@ -220,10 +232,16 @@ def bed(tmp_path_factory) -> Iterator[Bed]:
             )
         shutil.copy(made.folder / "client.pub", made.folder / "authorized")
         Path("/run/sshd").mkdir(exist_ok=True)
+        made.nas.mkdir(parents=True)
+        hook = made.folder / "bin" / "nvidia-container-runtime-hook"
+        hook.parent.mkdir()
+        hook.write_text("#!/bin/sh\n")
+        hook.chmod(0o755)
         for name in made.names:
             _machine(made, name)
         with ThreadPoolExecutor(4) as pool:
-            engines = [engine(*made.inside(name)) for name in made.names]
+            path = f"PATH={hook.parent}:{os.environ['PATH']}"
+            engines = [engine(*made.inside(name), "env", path) for name in made.names]
             made.sockets = dict(
                 zip(made.names, pool.map(lambda one: stack.enter_context(one), engines), strict=True)
             )
@@ -242,6 +260,13 @@ def _machine(made: Bed, name: str) -> None:
     _ip("-n", f"lanes-{name}", "addr", "add", f"{made.address(name)}/24", "dev", inner)
     _ip("-n", f"lanes-{name}", "link", "set", inner, "up")
     _ip("-n", f"lanes-{name}", "link", "set", "lo", "up")
+    made.var_lib(name).mkdir()
+    mounts = (
+        f"mount --bind {made.nas.parent} /mnt && mount --bind {made.var_lib(name)} /var/lib "
+        "&& echo mounted && exec sleep infinity"
+    )
+    made.mounts[name] = subprocess.Popen(["unshare", "--mount", "sh", "-c", mounts], stdout=subprocess.PIPE)
+    assert made.mounts[name].stdout.readline() == b"mounted\n"
 
 
 def _ssh_files(made: Bed, name: str) -> None:
@@ -262,6 +287,9 @@ def _take_down(made: Bed) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(sshd.pid, signal.SIGKILL)
         sshd.wait()
+    for holder in made.mounts.values():
+        holder.kill()
+        holder.wait()
     for name in made.names:
         # Sessions of an sshd are in no group of its: what is left in a namespace keeps its network alive.
         left = subprocess.run(["ip", "netns", "pids", f"lanes-{name}"], capture_output=True, check=False)

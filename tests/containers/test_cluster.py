@@ -71,7 +71,7 @@ def test_a_rank_that_dies_while_serving_fails_the_lane_at_once_and_by_name(
     docker(bed.sockets["n3"], "kill", containers(bed.sockets["n3"])[0]["ID"])
     ran = clustered.finish(run, 60)
     assert ran.code == 1
-    assert ran.json["lanes"][0]["status"] == "crashed"
+    assert ran.json["lanes"][0]["status"] == "crashed", ran.json["lanes"][0]["reason"]
     assert "rank 2: the process was killed by SIGKILL" in ran.json["lanes"][0]["reason"]
     assert not any(everywhere(bed, containers).values())
 
