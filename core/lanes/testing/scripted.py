@@ -36,7 +36,7 @@ _PLAIN = Script()
 
 
 class ScriptedServer:
-    """Serve on a free port of the loopback, from `start` to `stop` or within a `with` block.
+    """Serve on a free port of the loopback, or where told, from `start` to `stop` or within a `with` block.
 
     `script` is a `Script`, or a function of the request's number (from 0) and body that gives one.
     Prompts that do not fit into `context` tokens with their answers are refused; the list of models
@@ -49,6 +49,7 @@ class ScriptedServer:
         self,
         script: Script | Callable[[int, Mapping[str, Any]], Script] = _PLAIN,
         *,
+        host: str = "127.0.0.1",
         port: int = 0,
         models: tuple[str, ...] = ("scripted",),
         owned_by: str = "lanes",
@@ -75,12 +76,12 @@ class ScriptedServer:
         self.slots = threading.Semaphore(slots) if slots else contextlib.nullcontext()
         self.together = threading.Barrier(together)
         self.queues = slots is not None or together > 1
-        self._server = _Server(self, port, tls)
+        self._server = _Server(self, host, port, tls)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
         )
         scheme = "https" if tls else "http"
-        self.url = f"{scheme}://{'localhost' if tls else '127.0.0.1'}:{self._server.server_port}"
+        self.url = f"{scheme}://{'localhost' if tls else host}:{self._server.server_port}"
 
     def start(self) -> ScriptedServer:
         self._thread.start()
@@ -121,11 +122,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512
 
-    def __init__(self, owner: ScriptedServer, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, owner: ScriptedServer, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         self.owner = owner
         self._tls = tls
         self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__((host, port), _Handler)
 
     def get_request(self) -> tuple[Any, Any]:
         sock, address = super().get_request()

@@ -1,7 +1,7 @@
 """Stands in for SGLang: takes its command line, logs what it logs, and dies as it does.
 
-The first request is answered; the second one exceeds the Engram budget. Rank 1 answers /health as
-SGLang's does, from a server that stands for nothing, and waits for its end.
+The first request is answered, and so are all others unless their chunks exceed the Engram budget: the
+second one then does. Ranks but the first wait for their end.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lanes.testing.scripted import Script, ScriptedServer
@@ -21,10 +22,11 @@ def log(line: str) -> None:
     sys.stderr.flush()
 
 
-def answer(number: int, _: Mapping[str, Any]) -> Script:
-    if number == 0:
-        return Script(tokens=4)
-    log("RuntimeError: engram layer 1: a lookup of 190608 ids exceeds SPARK_ENGRAM_MAX_IDS=131072")
+def answer(ids: int, number: int, _: Mapping[str, Any]) -> Script:
+    budget = int(os.environ.get("SPARK_ENGRAM_MAX_IDS", "262144"))
+    if number == 0 or ids <= budget:
+        return Script(gap_s=0.002)
+    log(f"RuntimeError: engram layer 1: a lookup of {ids} ids exceeds SPARK_ENGRAM_MAX_IDS={budget}")
     log("Received sigquit from a child process. It usually means the child failed.")
     os._exit(1)
 
@@ -38,7 +40,15 @@ def main() -> None:
     if rank > 0:
         time.sleep(3600)
     served = settings.text("served_model_name") or ""
-    with ScriptedServer(answer, port=port, models=(served,), owned_by="sglang", load_s=0.3):
+    ids = 24 * (settings.number("chunked_prefill_size") or 8192)
+    with ScriptedServer(
+        partial(answer, ids),
+        host=settings.text("host") or "127.0.0.1",
+        port=port,
+        models=(served,),
+        owned_by="sglang",
+        load_s=0.3,
+    ):
         log("[TP0] Load weight end. elapsed=0.30 s, type=Toy, avail mem=40.11 GB, mem usage=77.20 GB.")
         log("[TP0] max_total_num_tokens=9180000, chunked_prefill_size=8192")
         log("The server is fired up and ready to roll!")
