@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from lanes.bench.http import ResponseReader, Target, request_bytes
 from lanes.bench.plan import Limits
+from lanes.bench.recorder import TEXT_LIMIT
 from lanes.bench.shapes import QuickRecorder
 from lanes.bench.stream import Stream
 from lanes.bench.transport import ConnectError, Connection, Read
@@ -64,10 +65,13 @@ class Client:
         """Open a connection for one request. Raises ConnectError."""
         return await Connection.open(self._target, self.limits.connect_s)
 
-    async def chat(self, body: Mapping[str, Any], connection: Connection | None = None) -> Stream:
+    async def chat(
+        self, body: Mapping[str, Any], connection: Connection | None = None, keep: int = TEXT_LIMIT
+    ) -> Stream:
         """Send one streamed chat and return what was seen; a failure is in the `Stream`, not raised.
 
-        A `connection` from `open` is used and closed; without one, a connection is opened first.
+        A `connection` from `open` is used and closed; without one, a connection is opened first. The
+        first `keep` characters of the answer are in the `Stream`.
         """
         payload = request_bytes(self._target, CHAT_PATH, body)
         if connection is None:
@@ -75,7 +79,7 @@ class Client:
                 connection = await self.open()
             except ConnectError as error:
                 return Stream(t0_ns=time.time_ns(), failure="connect", error=str(error))
-        recorder = QuickRecorder(self._target.redact)
+        recorder = QuickRecorder(self._target.redact, keep)
         asked = body.get("max_tokens") or body.get("max_completion_tokens")
         most = asked * _MOST_PER_TOKEN + _MOST_MORE if isinstance(asked, int) else math.inf
         started = time.perf_counter_ns() - time.time_ns()

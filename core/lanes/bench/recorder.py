@@ -16,7 +16,7 @@ from lanes.bench.transport import Read
 _BODY_LIMIT = 65536
 _MESSAGE_LIMIT = 300
 TEXT_LIMIT = 400
-"""How much of an answer's text is kept."""
+"""How much of an answer's text is kept, where no more is asked for."""
 _FIRST_TEXT_LIMIT = 65536
 """A first delta longer than that is not kept, so that its tokens cannot be counted afterwards."""
 
@@ -28,14 +28,15 @@ class Recorder:
     """Take the reads of one answer, then give its `Stream`.
 
     `answered` is true from `[DONE]` on; `done` when nothing more can come or matter. `redact` takes
-    secrets out of what the server says.
+    secrets out of what the server says. The first `keep` characters of the answer's text are kept.
     """
 
-    def __init__(self, redact: Callable[[str], str] = str) -> None:
+    def __init__(self, redact: Callable[[str], str] = str, keep: int = TEXT_LIMIT) -> None:
         self.t0_ns = 0
         self.answered = False
         self.done = False
         self._redact = redact
+        self._keep = keep
         self._http = ResponseReader()
         self._sse = SseParser()
         self._body = bytearray()
@@ -181,8 +182,8 @@ class Recorder:
             if self._first_text is None:
                 whole = len(delta.text) <= _FIRST_TEXT_LIMIT
                 self._first_text = _storable(delta.text) if whole else ""
-            if len(self._text) < TEXT_LIMIT:
-                self._text += _storable(delta.text[: TEXT_LIMIT - len(self._text)])
+            if len(self._text) < self._keep:
+                self._text += _storable(delta.text[: self._keep - len(self._text)])
         elif delta.kind not in _NO_STEP:
             self._other_steps += 1
         if delta.kind == "done":

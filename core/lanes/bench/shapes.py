@@ -14,7 +14,7 @@ import re
 import attrs
 
 from lanes.bench.deltas import TOKEN_KINDS, Delta, read_delta
-from lanes.bench.recorder import TEXT_LIMIT, Recorder
+from lanes.bench.recorder import Recorder
 from lanes.bench.sse import Event, SseParser
 from lanes.bench.stream import Arrival
 from lanes.bench.transport import Read
@@ -185,8 +185,8 @@ class QuickRecorder(Recorder):
             self._lags.append(read.read_ns - at_ns)
         if delta.usage is not None:
             self._usage_before, self._unparsed = self._last.get("usage"), read.data
-        if len(self._text) < TEXT_LIMIT:
-            self._text = (self._text + text)[:TEXT_LIMIT]
+        if len(self._text) < self._keep:
+            self._text = (self._text + text)[: self._keep]
         self._arrivals.append(Arrival(at_ns - self.t0_ns, delta.kind, len(text), cumulative, delta.tokens))
 
     def _learn(self, data: bytes) -> None:
