@@ -25,31 +25,65 @@ import pytest
 @pytest.fixture(scope="session")
 def dockerd() -> Iterator[Path]:
     """A Docker engine of the tests' own, and its socket."""
-    with engine() as socket:
-        yield socket
+    with engine() as made:
+        yield made.socket
+
+
+class Engine:
+    """A Docker engine, its command line after the words `before`; it may be killed, and started again."""
+
+    def __init__(self, folder: Path, before: tuple[str, ...]) -> None:
+        self.folder = folder
+        self.socket = folder / "docker.sock"
+        self._argv = [
+            *before,
+            "dockerd",
+            "--data-root",
+            str(folder / "data"),
+            "--exec-root",
+            str(folder / "exec"),
+        ]
+        self._argv += [
+            "-H",
+            f"unix://{self.socket}",
+            "--pidfile",
+            str(folder / "pid"),
+            "--iptables=false",
+            "--bridge=none",
+        ]
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._daemon = subprocess.Popen(self._argv, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while not _answers(self.socket):
+            said = (self.folder / "log").read_text()[-2000:]
+            assert self._daemon.poll() is None and time.monotonic() < deadline, said
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Have it end at once, as a crash does; containers go on."""
+        self._daemon.kill()
+        self._daemon.wait()
+
+    def stop(self) -> None:
+        self._daemon.terminate()
+        self._daemon.wait(60)
 
 
 @contextlib.contextmanager
-def engine(*before: str) -> Iterator[Path]:
-    """Run a Docker engine, its command line after the words `before`; its socket is gone with it."""
+def engine(*before: str) -> Iterator[Engine]:
+    """Run a Docker engine; its socket is gone with it."""
     if os.geteuid() != 0 or not shutil.which("dockerd"):
         pytest.skip("needs root and dockerd: apt-get install docker.io")
     # Not in pytest's folders: a socket's path has a limit of 107 bytes, and mounts are to be undone first.
     folder = Path(tempfile.mkdtemp(prefix="lanes-dockerd-", dir="/var/tmp"))
-    socket = folder / "docker.sock"
-    argv = [*before, "dockerd", "--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
-    argv += ["-H", f"unix://{socket}", "--pidfile", str(folder / "pid"), "--iptables=false", "--bridge=none"]
-    with (folder / "log").open("wb") as log:
-        daemon = subprocess.Popen(argv, stdout=log, stderr=log)
+    made = Engine(folder, before)
     try:
-        deadline = time.monotonic() + 60
-        while not _answers(socket):
-            assert daemon.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-2000:]
-            time.sleep(0.1)
-        yield socket
+        made.start()
+        yield made
     finally:
-        daemon.terminate()
-        daemon.wait(60)
+        made.stop()
         mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for mount in sorted((m for m in mounts if m.startswith(str(folder))), reverse=True):
             subprocess.run(["umount", "-l", mount], check=False)
@@ -178,6 +212,7 @@ class Bed:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.names = ["n1", "n2", "n3", "n4"]
+        self.engines: dict[str, Engine] = {}
         self.sockets: dict[str, Path] = {}
         self.sshds: dict[str, subprocess.Popen[bytes]] = {}
         self.nas = folder / "mnt" / "nas"
@@ -242,9 +277,9 @@ def bed(tmp_path_factory) -> Iterator[Bed]:
         with ThreadPoolExecutor(4) as pool:
             path = f"PATH={hook.parent}:{os.environ['PATH']}"
             engines = [engine(*made.inside(name), "env", path) for name in made.names]
-            made.sockets = dict(
-                zip(made.names, pool.map(lambda one: stack.enter_context(one), engines), strict=True)
-            )
+            started = pool.map(lambda one: stack.enter_context(one), engines)
+            made.engines = dict(zip(made.names, started, strict=True))
+        made.sockets = {name: one.socket for name, one in made.engines.items()}
         for name in made.names:
             _ssh_files(made, name)
             made.sshd(name)
