@@ -1,0 +1,97 @@
+"""How many blocks an A/B needs, and what they cost, before the first is started."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from attrs import frozen
+
+LEVEL = 0.05
+POWER = 0.8
+ASSUMED_NOISE = 0.05
+"""Standard deviation of the log of a figure from launch to launch, where no launches have shown any: 5%."""
+
+
+@frozen(kw_only=True)
+class Price:
+    """What an A/B costs: `blocks` of two launches, each of which boots and is measured."""
+
+    blocks: int
+    boot_s: float
+    measure_s: float
+
+    @property
+    def launches(self) -> int:
+        return 2 * self.blocks
+
+    @property
+    def total_s(self) -> float:
+        return self.launches * (self.boot_s + self.measure_s)
+
+    def sentence(self) -> str:
+        each = f"{duration(self.boot_s)} to boot and {duration(self.measure_s)} to measure"
+        return (
+            f"{self.blocks} blocks are {self.launches} launches, each {each}: {duration(self.total_s)} in all"
+        )
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """The standard deviation of values, or None of fewer than two."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def least_blocks(figures: int = 1, level: float = LEVEL) -> int:
+    """The fewest blocks with which the paired test can say anything at all of `figures` figures: all blocks
+    on one side have the probability 2 / 2^n."""
+    return math.ceil(math.log2(2 * figures / level) - 1e-9)
+
+
+def least_launches(figures: int = 1, level: float = LEVEL) -> int:
+    """The same of launches of each lane that are in no blocks: 2 / C(2n, n)."""
+    n = 1
+    while 2 / math.comb(2 * n, n) > level / figures:
+        n += 1
+    return n
+
+
+def blocks_needed(
+    noise: float, margin: float, figures: int = 1, power: float = POWER, level: float = LEVEL
+) -> int:
+    """How many blocks find a difference of `margin` (0.1: 10%) with this power, and show with the same power
+    that there is none beyond it where there is none at all.
+
+    `noise` is the standard deviation of a block's log ratio, which is sqrt(2) times that of a launch. The
+    level is divided by the number of `figures` that are judged together.
+
+    The normal formula (G. E. Noether, Sample size determination for some common nonparametric tests, JASA
+    82 (1987); efficiency 3/pi of the signed ranks), and some blocks more for the steps in which few blocks'
+    probabilities come; benchmarks/judgement.py shows that the power is reached.
+    """
+    normal = statistics.NormalDist()
+    z = normal.inv_cdf
+    least = least_blocks(figures, level)
+    level /= figures
+    effect = math.log1p(margin)
+    if not noise or normal.cdf(effect / noise) ** least >= power:
+        # So few must all lie on one side.
+        return least
+    find = (z(1 - level / 2) + z(power)) ** 2
+    exclude = (z(1 - level) + z((1 + power) / 2)) ** 2
+    blocks = math.pi / 3 * max(find, exclude) * (noise / effect) ** 2 + 0.65 * z(1 - level / 2) ** 2
+    return max(least + 1, math.ceil(blocks))
+
+
+def launches_needed(noise: float, margin: float, figures: int = 1) -> int:
+    """How many launches of each lane do so when they are in no blocks; `noise` is that of a launch."""
+    paired = blocks_needed(noise * math.sqrt(2), margin, figures)
+    least = least_launches(figures)
+    return max(least, paired - least_blocks(figures) + least)
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `33 min`, `6.6 h`."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"
