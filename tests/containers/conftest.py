@@ -239,6 +239,14 @@ class Bed:
         )
         return f'name = "bed"\n{head}{nodes}'
 
+    def ssh(self, folder: Path) -> Path:
+        """A folder with an `ssh` that knows the machines by their names, for the front of PATH."""
+        folder.mkdir()
+        client = folder / "ssh"
+        client.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.folder}/ssh_config "$@"\n')
+        client.chmod(0o755)
+        return folder
+
     def sshd(self, name: str) -> None:
         """Start (again) the node's sshd."""
         argv = [*self.inside(name), "/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / f"sshd-{name}")]
@@ -249,13 +257,20 @@ class Bed:
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory) -> Iterator[Bed]:
     """Four machines; skipped where there is no root, dockerd, sshd or ip."""
+    with machines(Path(tmp_path_factory.mktemp("bed"))) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def machines(folder: Path) -> Iterator[Bed]:
+    """Make four machines, whose files lie in the folder, and take them down again."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("dockerd", "ip", "nsenter", "ssh"))):
         pytest.skip("needs root, dockerd, sshd and ip: apt-get install docker.io openssh-server iproute2")
     if not Path("/usr/sbin/sshd").exists():
         pytest.skip("needs sshd: apt-get install openssh-server")
     if Path("/sys/class/net/lanes-br").exists():
         pytest.skip("the network of these tests is in use by another run of them")
-    made = Bed(Path(tmp_path_factory.mktemp("bed")))
+    made = Bed(folder)
     with contextlib.ExitStack() as stack:
         stack.callback(_take_down, made)
         _ip("link", "add", "lanes-br", "type", "bridge")
@@ -344,11 +359,7 @@ def _ip(*words: str) -> None:
 @pytest.fixture
 def clustered(contained, bed, tmp_path):
     """`lanes` that reaches the machines of the bed, with a recipe for all four and their cluster."""
-    (tmp_path / "bin").mkdir()
-    client = tmp_path / "bin" / "ssh"
-    client.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {bed.folder}/ssh_config "$@"\n')
-    client.chmod(0o755)
-    contained.env["PATH"] = f"{tmp_path}/bin:{os.environ['PATH']}"
+    contained.env["PATH"] = f"{bed.ssh(tmp_path / 'bin')}:{os.environ['PATH']}"
     cluster = tmp_path / "bed.toml"
     cluster.write_text(bed.cluster(*bed.names))
     contained.cluster = str(cluster)
