@@ -13,6 +13,12 @@ from lanes._version import __version__
 if TYPE_CHECKING:
     from lanes.hookspecs import CONTRACT as CONTRACT
     from lanes.hookspecs import hookimpl as hookimpl
+    from lanes.instruments.base import Context as Context
+    from lanes.instruments.base import Explained as Explained
+    from lanes.instruments.base import Instrument as Instrument
+    from lanes.instruments.base import Measured as Measured
+    from lanes.instruments.base import Row as Row
+    from lanes.instruments.base import Subject as Subject
     from lanes.types import Artifact as Artifact
     from lanes.types import Build as Build
     from lanes.types import CanaryRung as CanaryRung
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from lanes.types import Verdict as Verdict
 
 _CONTRACT = ("CONTRACT", "hookimpl")
+_INSTRUMENTS = ("Context", "Explained", "Instrument", "Measured", "Row", "Subject")
 _TYPES = (
     "Artifact", "Build", "CanaryRung", "Cause", "Container", "Copy", "Dialect", "Endpoint",
     "EngineInfo", "Evidence", "ExecRung", "Exit", "Files", "Finding", "Gpu", "HostScript", "HttpRung", "Image", "Kind",
@@ -57,7 +64,7 @@ _TYPES = (
     "Postmortem", "Process", "Recipe", "Seat", "Staged", "StopPlan", "Verdict",
 )  # fmt: skip
 
-__all__ = ["__version__", *_CONTRACT, *_TYPES]  # noqa: PLE0604 (names of both tuples)
+__all__ = ["__version__", *_CONTRACT, *_INSTRUMENTS, *_TYPES]  # noqa: PLE0604 (names of the tuples)
 
 
 def __getattr__(name: str) -> Any:
@@ -65,6 +72,10 @@ def __getattr__(name: str) -> Any:
         from lanes import hookspecs
 
         return getattr(hookspecs, name)
+    if name in _INSTRUMENTS:
+        from lanes.instruments import base
+
+        return getattr(base, name)
     if name in _TYPES:
         from lanes import types
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from lanes.instruments.base import Instrument
     from lanes.types import (
         Cause,
         EngineInfo,
@@ -113,8 +114,12 @@ def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:  # type: ignore[empty-bo
 
 
 @hookspec
-def lanes_instruments() -> Sequence[Any]:  # type: ignore[empty-body]
-    """Return further ways to measure an endpoint. Collected from all extensions."""
+def lanes_instruments() -> Sequence[Instrument]:  # type: ignore[empty-body]
+    """Return further ways to measure a lane that serves (`lanes.Instrument`).
+
+    Called when a command that measures reads its `--instrument`; must be quick and import nothing
+    heavy. Collected from all extensions. A name that is taken is refused.
+    """
 
 
 @hookspec

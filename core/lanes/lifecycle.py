@@ -16,6 +16,7 @@ from lanes import checks, claims, describe, diagnosis, health, nodes, paths, rec
 from lanes.errors import Claimed, LaneError, LanesError, StagingError, Unmeasurable, Unrunnable
 from lanes.executors import process
 from lanes.hosts import Host
+from lanes.instruments.base import Explained, Subject
 from lanes.interrupts import held_off
 from lanes.journal import Journal
 from lanes.nodes import Place
@@ -64,6 +65,8 @@ class Outcome:
     log: tuple[str, ...] = ()
     claimed: bool = False
     """Whether somebody else holds its nodes."""
+    lacking: tuple[str, ...] = ()
+    """Instruments that failed, of a lane that others measured."""
 
 
 @attrs.frozen(kw_only=True)
@@ -149,6 +152,8 @@ class Attempt:
         self.launch_data: Launch | None = None
         self.owner = process.Owner()
         self.overrides: list[str] = []
+        self.findings: tuple[Finding, ...] = ()
+        self._staged = Staged(paths={})
         self._texts: dict[str, scripts.Text] = {}
         self.index = journal.lane(
             name=self.lane.name,
@@ -177,7 +182,7 @@ class Attempt:
     def check(self, despite: Collection[str] = ()) -> None:
         """Ask whether the lane can run and be measured here. Raises `Unrunnable` with all that blocks it."""
         self.enter("checking")
-        findings = checks.examine(self.engine, self.lane, self.place.nodes, self.allowed)
+        self.findings = findings = checks.examine(self.engine, self.lane, self.place.nodes, self.allowed)
         judged = verdicts.judge(findings, despite)
         self.overrides = sorted(q for q in despite if any(f.question == q for f in findings))
         self.journal.record(
@@ -273,6 +278,7 @@ class Attempt:
         """Start every rank in the engine's order. Raises `StartError`."""
         assert self.record is not None
         self.enter("launching")
+        self._staged = staged
         placement = process.place(self.place, _ranks(self.lane), self.port)
         launch: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
         stop = self.engine.ask("lanes_stop", lane=self.lane, launch=launch)
@@ -321,9 +327,51 @@ class Attempt:
             time.sleep(0.05)
         return self.death()
 
-    def loss(self, reason: str) -> LaneError:
+    def loss(self, reason: str, next_step: str | None = None) -> LaneError:
         """What measuring came to, as an error: a dead process is the better reason."""
-        return LaneError(self._death_by_now() or reason, "`lanes logs` shows what the engine said")
+        said = "`lanes logs` shows what the engine said"
+        if died := self._death_by_now():
+            return LaneError(died, said)
+        return LaneError(reason, next_step or said)
+
+    def subject(self) -> Subject:
+        """The running lane, as instruments see it."""
+        return Subject(
+            name=self.lane.name,
+            engine=self.engine.name,
+            recipe=describe.recipe(self.lane),
+            environment=describe.environment(self.engine, self.place.nodes),
+            alive=self.death,
+            logs=self._logs,
+            explain=self._explain,
+            relaunch=self.relaunch,
+        )
+
+    def relaunch(self) -> Endpoint:
+        """Stop the lane and launch it anew; what its processes left is kept beside. Raises `LaneError`."""
+        assert self.record is not None
+        with held_off() as hurry:
+            left = process.stop(self.record.folder, self.record.stop, hurry)
+            if left:
+                raise LaneError(
+                    f"these processes could not be ended: {', '.join(map(str, left))}",
+                    "`lanes stop` tries again",
+                )
+            process.put_aside(self.record.folder)
+        self.launch(self._staged)
+        endpoint = self.wait()
+        self.enter("measuring")
+        if endpoint is None:
+            raise LaneError("the engine has no server to measure")
+        return endpoint
+
+    def _logs(self) -> dict[int, tuple[str, ...]]:
+        assert self.record is not None and self.launch_data is not None
+        return {p.rank: tuple(process.tail(self.record.folder, p.rank)) for p in self.launch_data.processes}
+
+    def _explain(self, what: str) -> Explained:
+        found = self.failed(self.loss(what))
+        return Explained(reason=found.reason, next_step=found.next_step, causes=found.causes, log=found.log)
 
     # -- down ----------------------------------------------------------------------------------
 
@@ -351,9 +399,7 @@ class Attempt:
             return Outcome(status="interrupted", reason=f"stopped by `lanes stop` while {self.phase}")
         postmortem = Postmortem(
             phase=self.phase,
-            logs={
-                p.rank: tuple(process.tail(self.record.folder, p.rank)) for p in self.launch_data.processes
-            },
+            logs=self._logs(),
             exits={rank: one.exit for rank, one in ended.items()},
             http=None if died else error.message,
         )

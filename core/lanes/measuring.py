@@ -1,91 +1,170 @@
-"""Point the instruments at an endpoint and journal what they find, as they find it."""
+"""Point the instruments at a lane, one after the other, and journal what they find, as they find it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lanes.journal import Journal
-from lanes.results.document import REQUESTS
-from lanes.types import Endpoint
+from lanes import describe, paths, verdicts
+from lanes.errors import LanesError, UsageError
+from lanes.instruments.base import MEASURED, Context, Measured, Subject
+from lanes.types import Endpoint, Evidence, Finding
 
 if TYPE_CHECKING:
-    from lanes.bench.cells import CellResult, Pass, Progress
     from lanes.bench.plan import Plan
-    from lanes.bench.timelines import Batch
+    from lanes.instruments import Chosen
+    from lanes.journal import Journal
 
-PROBE = "probe"
+_BAD = ("unrunnable", "unmeasurable", "crashed", "failed")
+"""What one instrument makes of the whole lane, the worst first."""
 
 
 @attrs.frozen(kw_only=True)
-class Measured:
-    """What became of a lane's cells: the status of the lane, with the reason when it is not `measured`.
-
-    `served` says whether every request was answered: then it is the figures that cannot be believed,
-    and the server is not to blame.
-    """
+class Session:
+    """What all instruments came to: the lane's status with the reason, and those of them that `failed`
+    although the lane was measured."""
 
     status: str
     reason: str = ""
+    next_step: str | None = None
     served: bool = False
+    failed: tuple[str, ...] = ()
 
 
-def probe(
+def measure(
+    chosen: Sequence[Chosen],
     endpoint: Endpoint,
     plan: Plan,
     journal: Journal,
     lane: int,
-    alive: Callable[[], str | None] = lambda: None,
-) -> Measured:
-    """Run the probe over its grid; each pass and cell is on disk as it ends.
+    subject: Subject,
+    findings: Sequence[Finding] = (),
+    despite: Collection[str] = (),
+) -> Session:
+    """Run each instrument on a lane that serves. One that fails is kept with its reason, and the others go on;
+    when the server is gone the rest is skipped. `findings` are those of the lane so far.
 
-    `alive` tells how the server died, in a sentence, as soon as it has.
+    KeyboardInterrupt passes through, and so does UsageError; what was measured is on disk.
     """
-    from lanes.bench.codec import as_json
-    from lanes.bench.probe import measure
+    state = _State(endpoint=endpoint, findings=list(findings))
+    ended: dict[str, Measured] = {}
+    gone: str | None = None
+    for one in chosen:
+        name = one.instrument.name
+        journal.record("instrument", lane=lane, instrument=name, plan={})
+        if gone is not None:
+            _end(journal, lane, name, "skipped", gone)
+            continue
+        context = _context(one, plan, journal, lane, subject, state, despite)
+        ended[name] = found = _run(one, context)
+        if found.status == "crashed" or (found.status != "measured" and subject.alive() is not None):
+            gone = f"the server was gone since {name}"
+        elif found.status == "unmeasurable":
+            gone = f"the lane is unmeasurable since {name}"
+        _end(journal, lane, name, "done" if found.status == "measured" else found.status, found.reason)
+    return _fold(ended)
 
-    journal.record("instrument", lane=lane, instrument=PROBE, plan=as_json(plan))
 
-    def on_pass(one: Pass) -> None:
-        journal.record("pass", lane=lane, instrument=PROBE, cell=as_json(one.cell), measured=as_json(one))
+def _end(journal: Journal, lane: int, name: str, status: str, reason: str) -> None:
+    journal.record("instrument-end", lane=lane, instrument=name, status=status, reason=reason or None)
 
-    def on_batch(one: Batch) -> None:
-        what = {"cell": as_json(one.cell), "number": one.number, "count": one.count, "packed": one.packed}
-        journal.record(REQUESTS, lane=lane, instrument=PROBE, **what)
 
-    def on_cell(one: CellResult) -> None:
-        # Its passes are in the journal already.
-        cell = as_json(attrs.evolve(one, passes=()))
-        journal.record("cell", lane=lane, instrument=PROBE, cell=cell)
+def _fold(ended: dict[str, Measured]) -> Session:
+    for status in _BAD[:-1]:
+        for found in ended.values():
+            if found.status == status:
+                return Session(
+                    status=status, reason=found.reason, next_step=found.next_step, served=found.served
+                )
+    failed = {name: found for name, found in ended.items() if found.status == "failed"}
+    if len(failed) == len(ended):
+        name, found = next(iter(failed.items()))
+        reason = found.reason if len(failed) == 1 else f"{name}: {found.reason}"
+        return Session(status="failed", reason=reason, next_step=found.next_step, served=found.served)
+    return Session(status="measured", failed=tuple(failed))
 
-    def on_progress(one: Progress) -> None:
-        where = f"{one.cell}, " if one.cells > 1 else ""
-        journal.tell("progress", lane=lane, text=where + one.phase)
 
-    cells = measure(
-        endpoint,
-        plan,
-        on_pass=on_pass,
-        on_batch=on_batch,
-        on_cell=on_cell,
-        on_progress=on_progress,
-        alive=alive,
+@attrs.define(kw_only=True)
+class _State:
+    """What instruments may change for those after them."""
+
+    endpoint: Endpoint
+    findings: list[Finding]
+
+
+def _context(
+    one: Chosen,
+    plan: Plan,
+    journal: Journal,
+    lane: int,
+    subject: Subject,
+    state: _State,
+    despite: Collection[str],
+) -> Context:
+    name = one.instrument.name
+
+    def record(kind: str, **data: Any) -> None:
+        journal.record(kind, lane=lane, instrument=name, **data)
+
+    def tell(text: str) -> None:
+        journal.tell("progress", lane=lane, text=f"{name}: {text}")
+
+    def observe(finding: Finding) -> None:
+        state.findings.append(attrs.evolve(finding, evidence=Evidence.OBSERVED))
+        judged = verdicts.judge(state.findings, despite)
+        said = [describe.finding(f) for f in state.findings]
+        journal.record("findings", lane=lane, verdict=judged.verdict.value, findings=said)
+
+    def place() -> Path:
+        folder = paths.artefacts() / journal.run / f"lane{lane}" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    return Context(
+        endpoint=state.endpoint,
+        plan=plan,
+        subject=attrs.evolve(subject, relaunch=_noted(subject.relaunch, state)),
+        options=one.options,
+        record=record,
+        tell=tell,
+        observe=observe,
+        place=place,
     )
-    return judge(cells)
 
 
-def judge(cells: Sequence[CellResult]) -> Measured:
-    """A lane is measured when at least one cell is valid; crashed when the server was lost."""
-    crashed = [c for c in cells if c.status == "crashed"]
-    if crashed:
-        return Measured(status="crashed", reason=crashed[0].reason or "the server was lost")
-    if any(c.status == "ok" for c in cells):
-        return Measured(status="measured")
-    reasons = [c.reason for c in cells if c.reason]
-    return Measured(
-        status="failed",
-        reason=f"no cell is valid: {reasons[0]}" if reasons else "no cell is valid",
-        served=not any(one.error for c in cells for one in c.passes),
-    )
+def _noted(relaunch: Callable[[], Endpoint] | None, state: _State) -> Callable[[], Endpoint] | None:
+    """Relaunch, and remember for the next instruments where the lane serves then."""
+    if relaunch is None:
+        return None
+
+    def noted() -> Endpoint:
+        state.endpoint = relaunch()
+        return state.endpoint
+
+    return noted
+
+
+def _run(one: Chosen, context: Context) -> Measured:
+    try:
+        if lacking := one.instrument.needs():
+            return Measured(status="failed", reason=lacking)
+        found = one.instrument.run(context)
+        if found is not None and not isinstance(found, Measured):
+            raise TypeError(f"its run returned a {type(found).__name__}, not a Measured")
+        return found or MEASURED
+    except UsageError:
+        raise
+    except LanesError as error:
+        return Measured(status="failed", reason=error.message, next_step=error.next_step)
+    except Exception as error:
+        if os.environ.get("LANES_DEBUG"):
+            raise
+        return Measured(
+            status="failed",
+            reason=f"{one.instrument.name} itself failed: {type(error).__name__}: {error}",
+            next_step="report this, with LANES_DEBUG=1 for the traceback",
+        )

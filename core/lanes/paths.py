@@ -7,6 +7,7 @@
     lanes/<id>/       one folder a started lane: what was launched, logs, how processes ended
     calibration.json  what the benchmark's client was found to hold on this machine
     history.sqlite    the store: every run, as it happened
+    artefacts/<run>/  files that instruments left beside it
     staged/           model files that were joined from parts or copied
 """
 
@@ -42,6 +43,10 @@ def calibration() -> Path:
 
 def history() -> Path:
     return _home("data") / "history.sqlite"
+
+
+def artefacts() -> Path:
+    return _home("data") / "artefacts"
 
 
 def staged() -> Path:

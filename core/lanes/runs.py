@@ -16,6 +16,7 @@ from lanes.types import Endpoint
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
+    from lanes.instruments import Chosen
 
 UNBELIEVED = (
     "the passes are kept: `lanes history show` has them; change --pp, --tg or --passes, and measure again"
@@ -28,6 +29,7 @@ def run(
     places: Sequence[Place],
     plan: Plan,
     journal: Journal,
+    chosen: Sequence[Chosen],
     port: int | None = None,
     despite: Collection[str] = (),
     take_over: str | None = None,
@@ -46,7 +48,7 @@ def run(
         attempt = Attempt(bound, place, journal, port, allowed)
         try:
             endpoint = attempt.up(despite, take_over)
-            outcome = _measured(attempt, endpoint, plan, journal)
+            outcome = _measured(attempt, endpoint, plan, chosen, despite)
         except LanesError as error:
             outcome = attempt.failed(error)
         except Exception as error:
@@ -64,23 +66,40 @@ def run(
     return outcomes
 
 
-def _measured(attempt: Attempt, endpoint: Endpoint | None, plan: Plan, journal: Journal) -> Outcome:
+def _measured(
+    attempt: Attempt,
+    endpoint: Endpoint | None,
+    plan: Plan,
+    chosen: Sequence[Chosen],
+    despite: Collection[str],
+) -> Outcome:
     if endpoint is None:
         return Outcome(status="unmeasurable", reason="the engine has no server to measure")
     attempt.enter("measuring")
-    found = measuring.probe(endpoint, plan, journal, attempt.index, attempt.death)
+    found = measuring.measure(
+        chosen,
+        endpoint,
+        plan,
+        attempt.journal,
+        attempt.index,
+        attempt.subject(),
+        attempt.findings,
+        despite,
+    )
     if found.status == "measured":
-        return Outcome(status="measured")
+        return Outcome(status="measured", lacking=found.failed)
+    if found.status in ("unrunnable", "unmeasurable"):
+        return Outcome(status=found.status, reason=found.reason, next_step=found.next_step)
     if found.served and attempt.death() is None:
-        return Outcome(status="failed", reason=found.reason, next_step=UNBELIEVED)
-    return attempt.failed(attempt.loss(found.reason))
+        return Outcome(status="failed", reason=found.reason, next_step=found.next_step or UNBELIEVED)
+    return attempt.failed(attempt.loss(found.reason, found.next_step))
 
 
 def exit_code(outcomes: Collection[Outcome]) -> int:
-    """0 when every lane was measured; 1 when one failed; 4 when somebody holds the nodes of one; 3 when one
+    """0 when every lane was measured; 1 when one failed, or an instrument did; 4 when somebody holds the nodes of one; 3 when one
     only could not run here."""
     statuses = {o.status for o in outcomes if not o.claimed}
-    if statuses & {"crashed", "failed", "interrupted"}:
+    if statuses & {"crashed", "failed", "interrupted"} or any(o.lacking for o in outcomes):
         return 1
     if any(o.claimed for o in outcomes):
         return 4

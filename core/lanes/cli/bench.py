@@ -9,6 +9,7 @@ import click
 from lanes.cli import options, output
 
 if TYPE_CHECKING:
+    from lanes.instruments.base import Subject
     from lanes.types import Endpoint
 
 
@@ -26,35 +27,36 @@ def command(
 
     Without either: the only lane that runs.
     """
+    import attrs
+
     from lanes import interrupts, measuring, paths
     from lanes.cli import figures
     from lanes.cli.progress import Screen
     from lanes.errors import UsageError
     from lanes.journal import Journal
+    from lanes.lifecycle import Outcome
     from lanes.results.store import Store
-    from lanes.runs import UNBELIEVED
+    from lanes.runs import UNBELIEVED, exit_code
 
     if lane is not None and url is not None:
         raise UsageError("name a lane or a --url, not both")
-    made = options.make_plan("", **plan)
+    made, chosen = options.what(**plan)
     interrupts.install()
-    name, engine, endpoint, alive = _target(lane, url, model, api_key_env)
+    subject, endpoint = _target(lane, url, model, api_key_env)
     with Store(paths.history()) as store:
         with Screen() as screen:
             journal = Journal(store, screen, command="bench")
-            index = journal.lane(name=name, engine=engine, cluster="", url=endpoint.url)
+            index = journal.lane(name=subject.name, engine=subject.engine, cluster="", url=endpoint.url)
             journal.record("phase", lane=index, phase="measuring")
             code = 130
             status, reason, next_step = "interrupted", "interrupted by the user", None
             try:
-                import attrs
-
-                found = measuring.probe(
-                    endpoint, attrs.evolve(made, comparison=journal.run), journal, index, alive
-                )
-                status, reason = found.status, found.reason
-                code = 0 if status == "measured" else 1
-                if code:
+                plan_of_run = attrs.evolve(made, comparison=journal.run)
+                found = measuring.measure(chosen, endpoint, plan_of_run, journal, index, subject)
+                status, reason, next_step = found.status, found.reason, found.next_step
+                outcome = Outcome(status=status, lacking=found.failed)
+                code = exit_code([outcome])
+                if status not in ("measured", "unrunnable") and next_step is None:
                     next_step = UNBELIEVED if found.served else "look at the server's own log"
             finally:
                 journal.record("lane-end", lane=index, status=status, reason=reason, next_step=next_step)
@@ -70,13 +72,15 @@ def command(
 
 def _target(
     lane: str | None, url: str | None, model: str | None, api_key_env: str | None
-) -> tuple[str, str | None, Endpoint, Any]:
-    """What to measure: its name, its engine where known, where it is, and how to tell that it died."""
+) -> tuple[Subject, Endpoint]:
+    """What to measure, and where it is."""
+    from lanes.instruments.base import Subject
+
     if url is not None:
         from lanes.bench.discover import discover
 
         endpoint = discover(url, model, api_key_env)
-        return endpoint.model, None, endpoint, lambda: None
+        return Subject(name=endpoint.model), endpoint
     from lanes import health, records
     from lanes.errors import UsageError
 
@@ -84,4 +88,5 @@ def _target(
     how = records.standing(record)
     if record.endpoint is None or not how.runs:
         raise UsageError(f"{record.id} cannot be measured: {how.sentence}", "`lanes stop` cleans up")
-    return record.lane, record.engine, record.endpoint, lambda: health.death(record.folder)
+    subject = Subject(name=record.lane, engine=record.engine, alive=lambda: health.death(record.folder))
+    return subject, record.endpoint

@@ -15,6 +15,7 @@ from lanes.types import Copy, HostScript
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
+    from lanes.instruments import Chosen
 
 
 def show(
@@ -24,6 +25,7 @@ def show(
     plan: Plan | None,
     as_json: bool,
     allowed: Collection[str] = (),
+    chosen: Sequence[Chosen] = (),
 ) -> int:
     """Print the preview of each lane; return 3 when one cannot run, else 0."""
     previews = [
@@ -43,7 +45,13 @@ def show(
             passes = f"{plan.passes} passes"
             if plan.until is not None:
                 passes = f"passes until intervals are within {plan.until:.3g} of the median"
-            click.echo(f"measure: {cells}; {plan.warmups} warm-ups and {passes} each")
+            for one in chosen:
+                instrument = one.instrument
+                click.echo(f"measure {instrument.name}: {instrument.summary} ({instrument.cost})")
+                if lacking := instrument.needs():
+                    click.echo(f"  it would fail: {lacking}")
+            if any(one.instrument.name == "probe" for one in chosen):
+                click.echo(f"  {cells}; {plan.warmups} warm-ups and {passes} each")
     return 3 if any(preview.judgement.status for _, preview in previews) else 0
 
 

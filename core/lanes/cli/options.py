@@ -11,6 +11,7 @@ from lanes.errors import UsageError
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
+    from lanes.instruments import Chosen
     from lanes.lifecycle import Bound
     from lanes.nodes import Place
 
@@ -41,7 +42,8 @@ def _integer(text: str) -> int:
 class Setting(click.ParamType[Any]):
     """`KEY=VALUE`."""
 
-    name = "KEY=VALUE"
+    def __init__(self, name: str = "KEY=VALUE", example: str = "threads=2") -> None:
+        self.name, self._example = name, example
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -50,7 +52,7 @@ class Setting(click.ParamType[Any]):
             return value
         key, sign, text = str(value).partition("=")
         if not sign or not key.strip():
-            self.fail(f"{value!r} should be KEY=VALUE, such as threads=2", param, ctx)
+            self.fail(f"{value!r} should be {self.name}, such as {self._example}", param, ctx)
         return key.strip(), text.strip()
 
 
@@ -152,6 +154,21 @@ _PLAN = (
         help="Count the requests that met an objective such as `ttft=2s,itl=50ms`.",
     ),
     click.option(
+        "--instrument",
+        "instruments",
+        metavar="NAME[,NAME...]",
+        multiple=True,
+        show_default="probe",
+        help="What to find out, by instrument (`probe`) or preset (`quick`, `full`); may be repeated.",
+    ),
+    click.option(
+        "--with",
+        "instrument_settings",
+        type=Setting("NAME.KEY=VALUE", "probe.key=value"),
+        multiple=True,
+        help="Set an option of an instrument; may be repeated.",
+    ),
+    click.option(
         "--preset",
         metavar="NAME",
         help="Start from a named plan: `seed-depth`, depths to 262,144 in both shapes with one stream and two.",
@@ -166,9 +183,17 @@ def plan(command: F) -> F:
     return command
 
 
-def make_plan(comparison: str, preset: str | None = None, **values: Any) -> Plan:
-    """The plan from the options above: what is given, over the preset, over the defaults of `Plan`.
-    Raises `UsageError`."""
+def what(
+    instruments: Sequence[str], instrument_settings: Sequence[tuple[str, str]], **values: Any
+) -> tuple[Plan, tuple[Chosen, ...]]:
+    """What the options above ask for: the plan, and the instruments. Raises `UsageError`."""
+    from lanes.instruments import choose
+
+    return _make_plan(**values), choose(instruments, dict(instrument_settings))
+
+
+def _make_plan(preset: str | None = None, **values: Any) -> Plan:
+    """What is given, over the preset, over the defaults of `Plan`."""
     from lanes.bench.plan import PRESETS, Plan
 
     if preset is not None and preset not in PRESETS:
@@ -177,7 +202,7 @@ def make_plan(comparison: str, preset: str | None = None, **values: Any) -> Plan
     if "rate" in given and "load" not in given:
         given["load"] = "open"
     try:
-        return Plan(comparison=comparison, **PRESETS.get(preset or "", {}) | given)
+        return Plan(comparison="", **PRESETS.get(preset or "", {}) | given)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

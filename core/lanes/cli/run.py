@@ -44,9 +44,9 @@ def command(
     from lanes.results.store import Store
 
     bounds, places = options.bind(engines, recipes, model, settings, arch, cluster, real=not dry_run)
-    made = options.make_plan("", **plan)
+    made, chosen = options.what(**plan)
     if dry_run:
-        return dryrun.show(bounds, places, despite, made, as_json, allowed)
+        return dryrun.show(bounds, places, despite, made, as_json, allowed, chosen)
     interrupts.install()
     for record, how in records.mend_all():
         click.echo(f"lanes: cleaned up after {record.id}: {how.sentence}", err=True)
@@ -55,7 +55,7 @@ def command(
             journal = Journal(store, screen, command="run")
             code = 130
             try:
-                outcomes = runs.run(bounds, places, made, journal, port, despite, take_over, allowed)
+                outcomes = runs.run(bounds, places, made, journal, chosen, port, despite, take_over, allowed)
                 code = runs.exit_code(outcomes)
             finally:
                 journal.end(code)

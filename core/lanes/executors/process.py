@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -220,6 +221,15 @@ def start(
             said = (own / "keeper.log").read_text(errors="replace").strip().splitlines()
             raise StartError(f"the process's keeper died at once: {said[-1] if said else 'it said nothing'}")
         time.sleep(0.005)
+
+
+def put_aside(folder: Path) -> None:
+    """Move what the ranks of a lane that was stopped left (logs, how they ended) to `launch1`, `launch2` ...
+    beside, so that they can be started anew."""
+    number = next(n for n in itertools.count(1) if not (folder / f"launch{n}").exists())
+    (folder / f"launch{number}").mkdir(mode=0o700)
+    for own in folder.glob("rank*"):
+        own.rename(folder / f"launch{number}" / own.name)
 
 
 def how_ended(own: Path) -> Ended | None:

@@ -8,9 +8,11 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     phase          phase
     launched       launch, folder
     instrument     instrument, plan
+    row            instrument, row
     pass           instrument, cell, measured
     requests       instrument, cell, number, count, packed
     cell           instrument, cell
+    instrument-end instrument, status, reason
     lane-end       status, reason, next_step, causes, log
     run-end        exit_code
 
@@ -103,7 +105,19 @@ def _apply_to_lane(lane: dict[str, Any], event: Event, data: dict[str, Any]) -> 
         _end_phase(lane, event.at)
         lane["boot"].append({"phase": data["phase"], "started_at": event.at, "seconds": None})
     elif event.kind == "instrument":
-        _instrument(lane, data["instrument"])["plan"] = data["plan"]
+        instrument = _instrument(lane, data["instrument"])
+        instrument["plan"] = data["plan"]
+        if instrument["started_at"] is None:
+            instrument["started_at"] = event.at
+    elif event.kind == "instrument-end":
+        instrument = _instrument(lane, data["instrument"])
+        instrument.update(status=data["status"], reason=data["reason"])
+        if instrument["started_at"] is not None:
+            instrument["seconds"] = round(event.at - instrument["started_at"], 3)
+    elif event.kind == "row":
+        rows = _instrument(lane, data["instrument"])["rows"]
+        named = next((i for i, row in enumerate(rows) if row["name"] == data["row"]["name"]), len(rows))
+        rows[named : named + 1] = [data["row"]]
     elif event.kind == "pass":
         _cell(lane, data)["passes"].append(data["measured"])
     elif event.kind == "cell":
@@ -126,7 +140,16 @@ def _instrument(lane: dict[str, Any], name: str) -> dict[str, Any]:
         if instrument["name"] == name:
             found: dict[str, Any] = instrument
             return found
-    new: dict[str, Any] = {"name": name, "plan": {}, "cells": []}
+    new: dict[str, Any] = {
+        "name": name,
+        "status": None,
+        "reason": None,
+        "plan": {},
+        "started_at": None,
+        "seconds": None,
+        "cells": [],
+        "rows": [],
+    }
     lane["instruments"].append(new)
     return new
 
@@ -151,9 +174,11 @@ def _close(lane: dict[str, Any], alive: bool) -> None:
             lane.update(status="running", reason=f"{phase} now")
         else:
             lane.update(status="interrupted", reason=f"lanes was killed while {phase}")
+    word = "running" if lane["status"] == "running" else "interrupted"
     for instrument in lane["instruments"]:
+        if instrument["status"] is None:
+            instrument["status"] = word
         for cell in instrument["cells"]:
             if cell["status"] is None:
                 measured = sum(1 for one in cell["passes"] if not one.get("warmup"))
-                word = "running" if lane["status"] == "running" else "interrupted"
                 cell.update(status="invalid", reason=f"{word}: {measured} measured passes had ended")
