@@ -90,6 +90,7 @@ def preview(
     judgement = verdicts.judge(findings, despite)
     placement = Placement(
         seats=_seats(bound.lane, place),
+        http_host=place.http_host,
         http_port="<free port>",
         rendezvous_port="<free port>",
     )

@@ -28,6 +28,12 @@ class Place:
         return self.hosts[rank] if rank < len(self.hosts) else hosts.HERE
 
     @property
+    def http_host(self) -> str:
+        """Where a lane listens: on this machine alone the loopback, else the head's address, since it is
+        measured from here."""
+        return "127.0.0.1" if self.host(0).ssh is None else self.seats[0].address
+
+    @property
     def nodes(self) -> tuple[Node, ...]:
         return tuple(seat.node for seat in self.seats)
 

@@ -357,15 +357,21 @@ def _ip(*words: str) -> None:
 
 
 @pytest.fixture
-def clustered(contained, bed, tmp_path):
-    """`lanes` that reaches the machines of the bed, with a recipe for all four and their cluster."""
-    contained.env["PATH"] = f"{bed.ssh(tmp_path / 'bin')}:{os.environ['PATH']}"
-    cluster = tmp_path / "bed.toml"
-    cluster.write_text(bed.cluster(*bed.names))
-    contained.cluster = str(cluster)
-    yield contained
+def reaching(lanes, bed, tmp_path):
+    """`lanes` that reaches the machines of the bed, and leaves no container there."""
+    lanes.env["PATH"] = f"{bed.ssh(tmp_path / 'bin')}:{os.environ['PATH']}"
+    yield lanes
     left = {n: docker_cli(s, "ps", "-aq").split() for n, s in bed.sockets.items() if _answers(s)}
     for name, ids in left.items():
         if ids:
             docker_cli(bed.sockets[name], "rm", "-f", *ids)
     assert not any(left.values()), f"containers were left: {left}"
+
+
+@pytest.fixture
+def clustered(reaching, contained, bed, tmp_path):
+    """`lanes` that reaches the machines of the bed, with a recipe for all four and their cluster."""
+    cluster = tmp_path / "bed.toml"
+    cluster.write_text(bed.cluster(*bed.names))
+    contained.cluster = str(cluster)
+    return contained

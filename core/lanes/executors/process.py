@@ -89,25 +89,20 @@ class Owner:
 
 
 def place(at: Place, ranks: int, http_port: int | None = None) -> Placement:
-    """Seats for all ranks, with free ports on the head's node.
-
-    A lane on this machine alone listens on the loopback; one on others on the head's address, since it
-    is measured from here. Raises `StartError` when the port that was asked for is in use.
-    """
+    """Seats for all ranks, with free ports on the head's node. Raises `StartError` when the port that was
+    asked for is in use."""
     head = at.host(0)
     if head.ssh is not None:
         found = remote_ports(head, 2)
-        http_host = at.seats[0].address
     else:
-        http_host = "127.0.0.1"
         if http_port is not None:
-            check_port(http_host, http_port)
-        found = free_ports(http_host, 2)
+            check_port(at.http_host, http_port)
+        found = free_ports(at.http_host, 2)
     # Ranks for which there is no node (somebody went on despite that) share the last one.
     more = (attrs.evolve(at.seats[-1], rank=rank) for rank in range(len(at.seats), ranks))
     return Placement(
         seats=(*at.seats[:ranks], *more),
-        http_host=http_host,
+        http_host=at.http_host,
         http_port=str(http_port or found[0]),
         rendezvous_port=str(found[1]),
     )
