@@ -77,6 +77,12 @@ class Ruler:
         elif mean_y > 0:
             self.chars_per_token = mean_x / mean_y
 
+    def follow(self, other: Ruler) -> None:
+        """Begin with what `other` learned of the same server."""
+        self._seen = [*other._seen]
+        self._words_per_token, self._frame_tokens = other._words_per_token, other._frame_tokens
+        self.template_tokens, self.chars_per_token = other.template_tokens, other.chars_per_token
+
     async def fit(self, prompt: Prompt, tokens: int, *, template: bool = True) -> str:
         """Return `prompt` cut so that it counts `tokens`, the chat template included if `template`.
 

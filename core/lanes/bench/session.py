@@ -12,6 +12,7 @@ from attrs import evolve
 from lanes.bench import measures
 from lanes.bench.client import Client
 from lanes.bench.plan import Limits
+from lanes.bench.recorder import TEXT_LIMIT
 from lanes.bench.requests import Form
 from lanes.bench.ruler import Ask, Ruler
 from lanes.bench.stream import Stream
@@ -78,8 +79,8 @@ class Session:
             self.notes.append(self.ruler.note)
         return stream
 
-    async def burst(self, bodies: Sequence[dict[str, Any]]) -> list[Stream]:
-        """Open all connections, then send all requests at once."""
+    async def burst(self, bodies: Sequence[dict[str, Any]], keep: int = TEXT_LIMIT) -> list[Stream]:
+        """Open all connections, then send all requests at once; `keep` as in `Client.chat`."""
         opened = await asyncio.gather(*(self.client.open() for _ in bodies), return_exceptions=True)
         connections = [c for c in opened if not isinstance(c, BaseException)]
         try:
@@ -90,7 +91,7 @@ class Session:
                 raise failure
             return list(
                 await asyncio.gather(
-                    *(self.client.chat(b, c) for b, c in zip(bodies, connections, strict=True))
+                    *(self.client.chat(b, c, keep) for b, c in zip(bodies, connections, strict=True))
                 )
             )
         finally:

@@ -23,11 +23,12 @@ from lanes.instruments.base import Subject as Subject
 from lanes.plugins import Plugins
 from lanes.structure import Mistake, structure
 
-BUILT_IN = ("probe",)
+BUILT_IN = ("probe", "survival")
 """The modules of this package that hold an `INSTRUMENT` of the same name, in the order in which they run."""
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "quick": ("probe",),
+    "agent": ("survival",),
     "full": BUILT_IN,
 }
 """Instruments by the name of a question; they run in this order, so those that may kill the lane come last."""

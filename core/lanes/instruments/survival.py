@@ -5,26 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Iterator
 from typing import Any
 
+import attrs
 from attrs import evolve, field, frozen
 
 from lanes.bench import context as server_context
 from lanes.bench.measures import prefill_tps, ttft_s
-from lanes.bench.plan import Limits
-from lanes.bench.prompts import Prompt
-from lanes.bench.session import Crashed, Session
-from lanes.bench.stream import Stream
+from lanes.bench.session import Crashed
+from lanes.instruments import survival_bisect
 from lanes.instruments.base import Context, Instrument, Measured, Row
-from lanes.instruments.survival_shape import SHAPES, Shape
+from lanes.instruments.survival_steps import Step, Trial, Tried
 
-_QUESTION = "What is the capital of France? Answer with one word."
-_QUESTION_TOKENS = 8
-_QUESTION_S = 60.0
-_QUESTIONS = 2
-"""How often the small question is asked before the server counts as hanging."""
 _LEAST = 1024
 _UNTOLD = 131072
 """How far prompts grow where the server does not tell its context and refuses none."""
@@ -56,136 +48,6 @@ class Options:
     tolerance: int = field(default=1, validator=_positive)
 
 
-@frozen(kw_only=True)
-class Step:
-    """So many prompts of so many tokens at once."""
-
-    tokens: int
-    streams: int = 1
-
-    def __str__(self) -> str:
-        if self.streams > 1:
-            return f"{self.streams} prompts of {self.tokens:,} tokens at once"
-        return f"{self.tokens:,} tokens"
-
-    @property
-    def where(self) -> str:
-        """Where it happens, as in "crashes at 9,216 tokens"."""
-        return f"with {self}" if self.streams > 1 else f"at {self}"
-
-
-@frozen(kw_only=True)
-class Tried:
-    """What became of one step: `status` is `survived`, `refused` (a 4xx), `failed` (any other failure, and
-    the server goes on serving), `crashed` or `hung` (it does not answer a small question any more).
-    `body` is the request, or the first of them; `tokens` is its length as far as it is known."""
-
-    step: Step
-    status: str
-    tokens: int
-    reason: str | None = None
-    streams: tuple[Stream, ...] = ()
-    question_s: float | None = None
-    body: dict[str, Any]
-
-    @property
-    def killed(self) -> bool:
-        return self.status in ("crashed", "hung")
-
-
-class Trial:
-    """Puts steps to one launch of a server, within a running event loop. Raises `Crashed` while it prepares."""
-
-    def __init__(self, context: Context, answer: int) -> None:
-        limits = context.plan.limits
-        self.session = Session(context.endpoint, context.plan.seed, limits, context.alive)
-        patience = min(_QUESTION_S, limits.first_byte_s)
-        self._brief = Session(
-            context.endpoint,
-            context.plan.seed,
-            Limits(connect_s=limits.connect_s, first_byte_s=patience, stall_s=min(patience, limits.stall_s)),
-            context.alive,
-        )
-        self.shape: Shape = SHAPES[0]
-        self.refused: list[tuple[Shape, Stream]] = []
-        self._answer = answer
-        self._seed = f"{context.plan.comparison}/survival"
-        self._number = 0
-
-    async def prepare(self, shape: Shape | None = None) -> str | None:
-        """Find a shape that the server takes, the agent's if it does, and learn its tokens. Returns why
-        none was, in a sentence."""
-        said = None
-        for one in (shape,) if shape else SHAPES:
-            self.shape = one
-            stream = await self.session.watched(
-                self.session.learn(f"{self._seed}/{time.time_ns()}", self._ask_shaped)
-            )
-            if stream.error is None:
-                self._brief.form = self.session.form
-                return None
-            await self.session.survived(stream.error)
-            if stream.status is None:
-                return stream.error
-            self.refused.append((one, stream))
-            said = stream.error
-        return said
-
-    async def _ask_shaped(self, text: str) -> Stream:
-        return await self.session.client.chat(self._body(text, 1))
-
-    def _body(self, text: str, tokens: int) -> dict[str, Any]:
-        return self.session.form.body("", tokens) | dict(self.shape.fields(text))
-
-    async def prompt(self, tokens: int) -> tuple[dict[str, Any], int]:
-        """A request whose prompt no cache knows, and its tokens as nearly as they can be met."""
-        self._number += 1
-        ruler = self.session.ruler
-        # Long and launched anew: the number alone would repeat the prompts of the launch before.
-        text = await ruler.fit(Prompt(f"{self._seed}/{self._number}/{time.time_ns():x}"), tokens)
-        if ruler.tokenizes:
-            tokens = round(await ruler.count(text) + ruler.template_tokens)
-        return self._body(text, self._answer), tokens
-
-    async def step(self, step: Step) -> Tried:
-        """Send the step's prompts, then the small question. Never raises `Crashed`: that is a result."""
-        bodies: list[dict[str, Any]] = []
-        tried = Tried(step=step, status="crashed", tokens=step.tokens, body={})
-        streams: list[Stream] = []
-        try:
-            for _ in range(step.streams):
-                body, tokens = await self.session.watched(self.prompt(step.tokens))
-                bodies.append(body)
-            tried = evolve(tried, body=bodies[0], tokens=tokens)
-            streams = await self.session.watched(self.session.burst(bodies))
-            tried = evolve(tried, streams=tuple(streams), status="survived")
-            failed = next((one for one in streams if one.error), None)
-            if failed is not None:
-                await self.session.survived(str(failed.error))
-                polite = failed.status is not None and 400 <= failed.status < 500
-                tried = evolve(tried, status="refused" if polite else "failed", reason=failed.error)
-            elif step.streams == 1:
-                # The server's own count is the best there is.
-                tried = evolve(tried, tokens=streams[0].prompt_tokens or tokens)
-            return await self._question(tried)
-        except Crashed as crash:
-            return evolve(tried, status="crashed", reason=str(crash), streams=tuple(streams))
-
-    async def _question(self, tried: Tried) -> Tried:
-        error = None
-        for _ in range(_QUESTIONS):
-            began = time.monotonic()
-            stream = await self._brief.watched(self._small())
-            if stream.ok and stream.token_arrivals:
-                return evolve(tried, question_s=time.monotonic() - began)
-            error = stream.error or "it answered without any token"
-            await self._brief.survived(error)
-        return evolve(tried, status="hung", reason=f"a small question after it: {error}")
-
-    async def _small(self) -> Stream:
-        return await self._brief.client.chat(self._brief.form.body(_QUESTION, _QUESTION_TOKENS))
-
-
 def lengths(least: int, longest: int) -> list[int]:
     """Twice as long each, from the first that holds more than `least`, and `longest` last."""
     found, length = [], _LEAST
@@ -198,8 +60,6 @@ def lengths(least: int, longest: int) -> list[int]:
 
 def run(context: Context) -> Measured:
     """Try step after step until one kills the server; each is a row as it ends."""
-    from lanes.instruments import survival_bisect
-
     options: Options = context.options or Options()
     with asyncio.Runner() as runner:
         survival = _Survival(context, options)
@@ -207,15 +67,19 @@ def run(context: Context) -> Measured:
     if killed is None:
         return survival.measured
     said = context.subject.explain(killed.reason or "")
-    if killed.status == "hung":
-        said = evolve(said, reason=str(killed.reason))
     context.row(
         _row(killed, survival.keep(killed), said.reason, causes=[c.name for c in said.causes], log=said.log)
     )
     smallest = killed
     if options.bisect and killed.step.streams == 1:
         smallest = survival_bisect.narrow(
-            context, options, survival.shape, killed, survival.longest_survived, survival.keep
+            context,
+            survival.trial,
+            killed,
+            survival.longest_survived,
+            survival.keep,
+            answer=options.answer,
+            tolerance=options.tolerance,
         )
     verb = "crashes" if killed.status == "crashed" else "hangs"
     where = smallest.step.where
@@ -233,13 +97,12 @@ class _Survival:
         self._context, self._options = context, options
         self.longest_survived = 0
         self.measured = Measured()
-        self.shape: Shape = SHAPES[0]
+        self.trial = Trial(context, options.answer)
 
     async def run(self) -> Tried | None:
         """Return the step that killed the server, or None, with what else there is to say in `measured`."""
-        context, options = self._context, self._options
+        context, options, trial = self._context, self._options, self.trial
         context.progress("asking in an agent's shape")
-        trial = Trial(context, options.answer)
         step = Step(tokens=_LEAST)
         try:
             reason = await trial.prepare()
@@ -249,10 +112,11 @@ class _Survival:
         if reason is not None:
             self.measured = Measured(status="failed", reason=f"no prompt is answered: {reason}")
             return None
-        self.shape = trial.shape
         told = (await asyncio.to_thread(server_context.ask, context.endpoint)).tokens
         longest = options.longest or self._room(told, trial)
-        context.began({"shape": trial.shape.name, "context": told, "longest": longest, **_plain(options)})
+        context.began(
+            {"shape": trial.shape.name, "context": told, "longest": longest, "options": attrs.asdict(options)}
+        )
         template = round(trial.session.ruler.template_tokens)
         climb = [Step(tokens=n) for n in lengths(template, longest)]
         bursts = [Step(tokens=min(options.burst_tokens, longest), streams=n) for n in options.bursts]
@@ -264,22 +128,19 @@ class _Survival:
             )
             return None
         whole = sum(one.tokens * one.streams for one in (*climb, *bursts))
-        done = 0
-        steps: Iterator[Step] = iter((*climb, *bursts))
-        refused = None
-        for step in steps:
-            if refused is not None and step.streams == 1:
-                continue
+        done, refused = 0, False
+        for step in (*climb, *bursts):
+            if refused and step.streams == 1:
+                continue  # longer ones will be no different
             context.progress(str(step), done / whole)
             tried = await trial.step(step)
             done += step.tokens * step.streams
             if tried.killed:
                 return tried
             context.row(_row(tried, {}, tried.reason, within=self._within(tried, told)))
-            if step.streams == 1 and tried.status == "survived":
-                self.longest_survived = tried.tokens
-            elif step.streams == 1:
-                refused = tried  # longer ones will be no different
+            if step.streams == 1:
+                refused = tried.status != "survived"
+                self.longest_survived = self.longest_survived if refused else tried.tokens
         return None
 
     def _within(self, tried: Tried, told: int | None) -> bool:
@@ -313,12 +174,6 @@ class _Survival:
         for rank, lines in self._context.subject.logs().items():
             (folder / f"rank{rank}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return kept
-
-
-def _plain(options: Options) -> dict[str, Any]:
-    import attrs
-
-    return {name: value for name, value in attrs.asdict(options).items() if name != "longest"}
 
 
 def _row(tried: Tried, kept: dict[str, Any], reason: str | None, within: bool = True, **evidence: Any) -> Row:

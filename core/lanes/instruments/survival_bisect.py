@@ -6,49 +6,51 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve
 
 from lanes.bench.session import Crashed
 from lanes.errors import LaneError
 from lanes.instruments.base import Context, Row
-
-if TYPE_CHECKING:
-    from lanes.instruments.survival import Options, Tried
-    from lanes.instruments.survival_shape import Shape
+from lanes.instruments.survival_steps import Step, Trial, Tried
 
 ROW = "smallest prompt that kills"
 
 
 def narrow(
     context: Context,
-    options: Options,
-    shape: Shape,
+    like: Trial,
     killed: Tried,
     survived: int,
     keep: Callable[[Tried], dict[str, Any]],
+    *,
+    answer: int,
+    tolerance: int,
 ) -> Tried:
-    """Halve the lengths between `survived` and what killed, and return the smallest that kills.
+    """Halve the lengths between `survived` and what killed, and return the smallest that kills, to
+    `tolerance` tokens. `like` is the trial that found it; `keep` keeps what each killing prompt was.
 
     Each attempt updates one row, so that whatever was found is kept when the user interrupts. Ends early, with
     the reason in the row, where the lane cannot be launched again.
     """
-    return _Bisection(context, options, shape, killed, survived, keep).run()
+    return _Bisection(context, like, killed, survived, keep, answer, tolerance).run()
 
 
 class _Bisection:
     def __init__(
         self,
         context: Context,
-        options: Options,
-        shape: Shape,
+        like: Trial,
         killed: Tried,
         survived: int,
         keep: Callable[[Tried], dict[str, Any]],
+        answer: int,
+        tolerance: int,
     ) -> None:
-        self._context, self._options, self._shape = context, options, shape
-        self._smallest, self._survived, self._keep = killed, survived, keep
+        self._context, self._like, self._keep = context, like, keep
+        self._answer, self._tolerance = answer, tolerance
+        self._smallest, self._survived = killed, survived
         self._alone = False
         """Whether the smallest one killed a server that had just been launched."""
         self._attempts: list[str] = []
@@ -70,7 +72,7 @@ class _Bisection:
 
     def _halve(self) -> None:
         fresh = True
-        while self._gap > self._options.tolerance:
+        while self._gap > self._tolerance:
             self._progress()
             began = time.monotonic()
             if fresh:
@@ -113,13 +115,11 @@ class _Bisection:
         self._launches += 1
 
     def _try(self, tokens: int) -> Tried:
-        from lanes.instruments.survival import Step, Tried, Trial
-
         async def attempt() -> Tried:
-            trial = Trial(self._context, self._options.answer)
+            trial = Trial(self._context, self._answer, number=len(self._attempts) + 1)
             step = Step(tokens=tokens)
             try:
-                if reason := await trial.prepare(self._shape):
+                if reason := await trial.prepare(self._like):
                     raise LaneError(f"the lane that was launched anew does not answer: {reason}")
             except Crashed as crash:
                 raise LaneError(f"the lane that was launched anew died before its prompt: {crash}") from None
@@ -133,7 +133,7 @@ class _Bisection:
         return self._smallest.tokens - self._survived
 
     def _progress(self) -> None:
-        left = math.ceil(math.log2(max(self._gap / self._options.tolerance, 1)))
+        left = math.ceil(math.log2(max(self._gap / self._tolerance, 1)))
         done = len(self._attempts)
         text = f"it survives {self._survived:,} tokens, {self._smallest.tokens:,} kill; launching and trying between"
         share = done / (done + left) if done + left else None

@@ -158,6 +158,14 @@ CAUSES = (
         ),
     ),
     (
+        re.compile(r"kernel timed out, as it was told to"),
+        Cause(
+            name="told-to-die-of-long-prompts",
+            meaning="echo died of a prompt longer than die_above_tokens",
+            advice="remove die_above_tokens from the recipe",
+        ),
+    ),
+    (
         re.compile(r"fatal: died, as it was told to"),
         Cause(
             name="told-to-die",

@@ -30,6 +30,8 @@ class EchoOptions:
     `die_while_loading`: exit with code 3 in the middle of loading.
     `never_healthy`: load for ever.
     `die_after_tokens`: exit with code 7 when this many tokens were sent, counted over all answers.
+    `die_above_tokens`: exit with code 8 when a prompt is longer than that.
+    `leak_above_tokens`: an answer to a longer prompt takes one more place, and never gives it back.
     `cut_stream_after`: close each stream's connection after this many tokens.
     `stall_stream_after`: send no more after this many tokens, and keep the connection open.
     `status_500_after`: answer 500 after this many answers (0: always).
@@ -43,6 +45,8 @@ class EchoOptions:
     die_while_loading: bool = False
     never_healthy: bool = False
     die_after_tokens: int | None = attrs.field(default=None, validator=_not_negative)
+    die_above_tokens: int | None = attrs.field(default=None, validator=_not_negative)
+    leak_above_tokens: int | None = attrs.field(default=None, validator=_not_negative)
     cut_stream_after: int | None = attrs.field(default=None, validator=_not_negative)
     stall_stream_after: int | None = attrs.field(default=None, validator=_not_negative)
     status_500_after: int | None = attrs.field(default=None, validator=_not_negative)

@@ -102,10 +102,12 @@ class Echo:
         limit = request.get("max_completion_tokens", request.get("max_tokens"))
         if limit is not None and (type(limit) is not int or limit < 1):
             raise Refused(400, f"max_tokens should be a whole number above 0, not {limit!r}")
-        after = self._options.status_500_after
-        if self._add("answers") > (after if after is not None else float("inf")):
+        if self._add("answers") > _or_never(self._options.status_500_after):
             log("error: asked to answer 500")
             raise Refused(500, "this server was told to fail")
+        if len(words) > _or_never(self._options.die_above_tokens):
+            log(f"fatal: a prompt of {len(words)} tokens: kernel timed out, as it was told to")
+            os._exit(8)
         wanted = limit if limit is not None else len(words)
         count = wanted if request.get("ignore_eos") else min(wanted, len(words))
         finish = "length" if count == wanted and limit is not None else "stop"
@@ -119,6 +121,9 @@ class Echo:
         with self._slots:
             self._add("waiting", -1)
             self._add("running")
+            if len(words) > _or_never(self._options.leak_above_tokens):
+                log("error: leaks a slot, as it was told to")
+                self._slots.acquire()
             try:
                 tokens = self._paced(words, count)
                 if request.get("stream"):
@@ -176,6 +181,10 @@ class Echo:
         }
 
 
+def _or_never(limit: int | None) -> float:
+    return float("inf") if limit is None else limit
+
+
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
         request = json.loads(body)
@@ -214,6 +223,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--die-while-loading", action="store_true")
     add("--never-healthy", action="store_true")
     add("--die-after-tokens", type=int, metavar="N")
+    add("--die-above-tokens", type=int, metavar="N")
+    add("--leak-above-tokens", type=int, metavar="N")
     add("--cut-stream-after", type=int, metavar="N")
     add("--stall-stream-after", type=int, metavar="N")
     add("--status-500-after", type=int, metavar="N")

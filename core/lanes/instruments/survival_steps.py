@@ -1,0 +1,157 @@
+"""One step of a climb: prompts sent at once, then a small question that a living server answers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+from attrs import evolve, frozen
+
+from lanes.bench.plan import Limits
+from lanes.bench.prompts import Prompt
+from lanes.bench.session import Crashed, Session
+from lanes.bench.stream import Stream
+from lanes.instruments.base import Context
+from lanes.instruments.survival_shape import SHAPES, Shape
+
+_QUESTION = "What is the capital of France? Answer with one word."
+_QUESTION_TOKENS = 8
+_QUESTION_S = 60.0
+_QUESTIONS = 2
+"""How often the small question is asked before the server counts as hanging."""
+
+
+@frozen(kw_only=True)
+class Step:
+    """So many prompts of so many tokens at once."""
+
+    tokens: int
+    streams: int = 1
+
+    def __str__(self) -> str:
+        if self.streams > 1:
+            return f"{self.streams} prompts of {self.tokens:,} tokens at once"
+        return f"{self.tokens:,} tokens"
+
+    @property
+    def where(self) -> str:
+        """Where it happens, as in "crashes at 9,216 tokens"."""
+        return f"with {self}" if self.streams > 1 else f"at {self}"
+
+
+@frozen(kw_only=True)
+class Tried:
+    """What became of one step: `status` is `survived`, `refused` (a 4xx), `failed` (any other failure, and
+    the server goes on serving), `crashed` or `hung` (it does not answer a small question any more).
+    `body` is the request, or the first of them; `tokens` is its length as far as it is known."""
+
+    step: Step
+    status: str
+    tokens: int
+    reason: str | None = None
+    streams: tuple[Stream, ...] = ()
+    question_s: float | None = None
+    body: dict[str, Any]
+
+    @property
+    def killed(self) -> bool:
+        return self.status in ("crashed", "hung")
+
+
+class Trial:
+    """Puts steps to a server, within a running event loop; answers have `answer` tokens.
+
+    `number` tells its prompts from those of other trials, which the server may still have in its cache.
+    """
+
+    def __init__(self, context: Context, answer: int, number: int = 0) -> None:
+        limits = context.plan.limits
+        self.session = Session(context.endpoint, context.plan.seed, limits, context.alive)
+        patience = min(_QUESTION_S, limits.first_byte_s)
+        self._brief = Session(
+            context.endpoint,
+            context.plan.seed,
+            Limits(connect_s=limits.connect_s, first_byte_s=patience, stall_s=min(patience, limits.stall_s)),
+            context.alive,
+        )
+        self.shape: Shape = SHAPES[0]
+        self.refused: list[tuple[Shape, Stream]] = []
+        self._answer = answer
+        self._seed = f"{context.plan.comparison}/{context.plan.block}/survival/{number}"
+        self._prompts = 0
+
+    async def prepare(self, like: Trial | None = None) -> str | None:
+        """Find a shape that the server takes, the agent's if it does, and learn its tokens; `like` another
+        trial of the same lane, take its shape and what it learned. Returns why no prompt is answered, in
+        a sentence, or None. Raises `Crashed`."""
+        if like is not None:
+            self.session.ruler.follow(like.session.ruler)
+        said = None
+        for one in (like.shape,) if like else SHAPES:
+            self.shape = one
+            stream = await self.session.watched(self.session.learn(self._nonce(one.name), self._ask_shaped))
+            if stream.error is None:
+                self._brief.form = self.session.form
+                return None
+            await self.session.survived(stream.error)
+            if stream.status is None:
+                return stream.error
+            self.refused.append((one, stream))
+            said = stream.error
+        return said
+
+    async def _ask_shaped(self, text: str) -> Stream:
+        return await self.session.client.chat(self._body(text, 1))
+
+    def _body(self, text: str, tokens: int) -> dict[str, Any]:
+        return self.session.form.body("", tokens) | dict(self.shape.fields(text))
+
+    def _nonce(self, name: object) -> str:
+        return hashlib.sha256(f"{self._seed}/{name}".encode()).hexdigest()[:16]
+
+    async def _prompt(self, tokens: int) -> tuple[str, int]:
+        """A text that no cache knows, and its tokens as nearly as they can be met."""
+        self._prompts += 1
+        ruler = self.session.ruler
+        text = await ruler.fit(Prompt(self._nonce(self._prompts)), tokens)
+        if ruler.tokenizes:
+            tokens = round(await ruler.count(text) + ruler.template_tokens)
+        return text, tokens
+
+    async def step(self, step: Step) -> Tried:
+        """Send the step's prompts, then the small question. Never raises `Crashed`: that is a result."""
+        tried = Tried(step=step, status="crashed", tokens=step.tokens, body={})
+        try:
+            made = [await self.session.watched(self._prompt(step.tokens)) for _ in range(step.streams)]
+            bodies = [self._body(text, self._answer) for text, _ in made]
+            tried = evolve(tried, body=bodies[0], tokens=made[0][1])
+            streams = await self.session.watched(self.session.burst(bodies))
+            tried = evolve(tried, streams=tuple(streams), status="survived")
+            for (text, _), stream in zip(made, streams, strict=True):
+                self.session.ruler.observe(text, stream)
+            failed = next((one for one in streams if one.error), None)
+            if failed is not None:
+                await self.session.survived(str(failed.error))
+                polite = failed.status is not None and 400 <= failed.status < 500
+                tried = evolve(tried, status="refused" if polite else "failed", reason=failed.error)
+            elif step.streams == 1:
+                # The server's own count is the best there is.
+                tried = evolve(tried, tokens=streams[0].prompt_tokens or tried.tokens)
+            return await self._question(tried)
+        except Crashed as crash:
+            return evolve(tried, status="crashed", reason=str(crash))
+
+    async def _question(self, tried: Tried) -> Tried:
+        error = None
+        for _ in range(_QUESTIONS):
+            began = time.monotonic()
+            stream = await self._brief.watched(self._small())
+            if stream.ok and stream.token_arrivals:
+                return evolve(tried, question_s=time.monotonic() - began)
+            error = stream.error or "it answered without any token"
+            await self._brief.survived(error)
+        return evolve(tried, status="hung", reason=f"a small question after it: {error}")
+
+    async def _small(self) -> Stream:
+        return await self._brief.client.chat(self._brief.form.body(_QUESTION, _QUESTION_TOKENS))
