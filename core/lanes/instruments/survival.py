@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import attrs
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from lanes.bench import context as server_context
 from lanes.bench.measures import prefill_tps, ttft_s
