@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lanes.cli import output
+from lanes.results.document import cell_name as cell_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,22 +72,6 @@ def _table(document: dict[str, Any], between: str) -> Table:
 
 def _cells(lane: dict[str, Any]) -> list[dict[str, Any]]:
     return [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
-
-
-def cell_name(cell: dict[str, Any]) -> str:
-    """`pp2048 tg128`, with `@ d4096` after a cached prefix, `c4`, `c4 closed` or `2.5/s` where they apply;
-    `ctx4096 tg128` where all the depth is the prompt."""
-    load = cell.get("load", "burst")
-    depth = f" @ d{cell['depth']}" if cell["depth"] else ""
-    prompt = f"pp{cell['pp']}"
-    if cell.get("shape") == "ctx":
-        prompt, depth = f"ctx{cell['depth']}", ""
-    streams = f" c{cell['concurrency']}" if cell["concurrency"] > 1 or load == "closed" else ""
-    if load == "closed":
-        streams += " closed"
-    elif load == "open":
-        streams = f" {cell['rate']:g}/s"
-    return f"{prompt} tg{cell['tg']}{depth}{streams}"
 
 
 def _figures(cell: dict[str, Any], names: Iterable[str], between: str) -> Iterator[str]:

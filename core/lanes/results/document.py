@@ -25,7 +25,7 @@ be cut or damaged anywhere: whatever events there are fold to a document, and no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -37,6 +37,22 @@ REQUESTS = "requests"
 
 CELL_KEY = ("pp", "tg", "depth", "concurrency", "shape", "load", "rate")
 """What tells a cell from others; older runs have only the first four."""
+
+
+def cell_name(cell: Mapping[str, Any]) -> str:
+    """`pp2048 tg128`, with `@ d4096` after a cached prefix, `c4`, `c4 closed` or `2.5/s` where they apply;
+    `ctx4096 tg128` where all the depth is the prompt."""
+    load = cell.get("load", "burst")
+    depth = f" @ d{cell['depth']}" if cell["depth"] else ""
+    prompt = f"pp{cell['pp']}"
+    if cell.get("shape") == "ctx":
+        prompt, depth = f"ctx{cell['depth']}", ""
+    streams = f" c{cell['concurrency']}" if cell["concurrency"] > 1 or load == "closed" else ""
+    if load == "closed":
+        streams += " closed"
+    elif load == "open":
+        streams = f" {cell['rate']:g}/s"
+    return f"{prompt} tg{cell['tg']}{depth}{streams}"
 
 
 @attrs.frozen(kw_only=True)
