@@ -63,7 +63,8 @@ class Side:
     `name` tells it from the others here. `status` is how its launches ended (`measured` when one of
     them was), `reason` why not; `failures` maps how others ended to how often. `factors` are what its
     figures may depend on, by name, as far as known. `lane_metrics` are what the engine told of itself.
-    `reported` says whose figures these are when `lanes` did not measure them.
+    `reported` says whose figures these are when `lanes` did not measure them, `quoted` that they were
+    measured in another document.
     """
 
     name: str
@@ -78,12 +79,32 @@ class Side:
     factors: Mapping[str, str]
     lane_metrics: Mapping[str, Any]
     reported: str | None
+    quoted: bool
     overrides: tuple[str, ...]
     points: tuple[Point, ...]
 
     def point(self, instrument: str, name: str) -> Point | None:
         """Its point of this instrument and name, if it has one."""
         return next((p for p in self.points if (p.instrument, p.name) == (instrument, name)), None)
+
+
+@frozen(kw_only=True)
+class Entry:
+    """A lane's figure in a column of the overview, and where it stands."""
+
+    instrument: str
+    point: str
+    figure: Figure
+
+
+@frozen(kw_only=True)
+class Column:
+    """One column of the overview, a row a lane: the same figure at the same cell, as far as lanes have it.
+    `entries` is by lane."""
+
+    title: str
+    metric: str
+    entries: Mapping[str, Entry]
 
 
 @frozen(kw_only=True)
@@ -161,9 +182,11 @@ class Choice:
 
 @frozen(kw_only=True)
 class Comparison:
-    """Lanes side by side. `points` are the (instrument, name) of all rows, in order."""
+    """Lanes side by side. `columns` are the overview, a row a lane; `points` the (instrument, name) of all
+    rows in full, in order."""
 
     sides: tuple[Side, ...]
+    columns: tuple[Column, ...]
     points: tuple[tuple[str, str], ...]
     verdicts: tuple[Verdict, ...]
     differences: tuple[Difference, ...]

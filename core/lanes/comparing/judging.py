@@ -154,7 +154,9 @@ def _sentence(one: Question, found: Judgement, shown: bool, count: int) -> str:
         seen += f" [{signed(found.lo)}, {signed(found.hi)}]"
     margin = f"{100 * found.margin:g}%"
     if found.word == "no difference":
-        return f"{one.what}: no difference beyond {margin} between {one.name_b} and {one.name_a} ({seen}, {n})"
+        return (
+            f"{one.what}: no difference beyond {margin} between {one.name_b} and {one.name_a} ({seen}, {n})"
+        )
     if found.word != "unresolved":
         return f"{one.what}: {one.name_b} is {found.word} than {one.name_a} by {seen} ({n}, {chance})"
     if shown:
