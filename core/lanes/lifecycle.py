@@ -296,6 +296,8 @@ class Attempt:
             self.progress(f"rank {rank}")
             amd = _amd(placement.seats[rank].node)
             process.start(self.record.folder, by_rank[rank], stop, self.owner, self.place.host(rank), amd)
+        if images := process.images(self.record.folder):
+            self.journal.record("images", lane=self.index, images=images)
         return launch
 
     def wait(self) -> Endpoint | None:

@@ -12,12 +12,15 @@ pytestmark = pytest.mark.docker
 QUICK = ("--pp", "96", "--tg", "24", "--passes", "2", "--warmups", "1")
 
 
-def test_a_lane_in_a_container_is_measured_and_removed(contained, dockerd, containers):
+def test_a_lane_in_a_container_is_measured_and_removed(contained, dockerd, docker, containers):
     ran = contained("run", "--recipe", contained.recipe, *QUICK, "--json")
     assert ran.code == 0, ran.said
     (lane,) = ran.json["lanes"]
     assert lane["status"] == "measured"
     assert 350 < lane["instruments"][0]["cells"][0]["metrics"]["decode_tps"]["median"] < 650
+    reference = lane["launch"]["processes"][0]["container"]["image"]
+    assert lane["images"]["0"]["reference"] == reference
+    assert lane["images"]["0"]["id"] == docker(dockerd, "inspect", reference, "--format", "{{.Id}}").strip()
     assert containers(dockerd) == []
 
 

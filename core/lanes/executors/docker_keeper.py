@@ -75,7 +75,7 @@ class ContainerKeeper:
         copier.start()
         waiter = threading.Thread(target=self.wait, args=(made,), daemon=True)
         waiter.start()
-        keeper.write_json(str(self.folder / "pid.json"), pids | {"container": made.id})
+        keeper.write_json(str(self.folder / "pid.json"), pids | {"container": made.id, "image": _image(made)})
         self.watch(waiter)
         if waiter.is_alive():
             self.stop(made, waiter)
@@ -143,6 +143,14 @@ class ContainerKeeper:
             | how
             | {"at_ns": time.time_ns()},
         )
+
+
+def _image(made: Any) -> Mapping[str, Any]:
+    """What its image really is: a tag may mean another one tomorrow."""
+    with contextlib.suppress(Exception):
+        held = made.image
+        return {"id": held.id, "digests": list(held.attrs.get("RepoDigests") or ())}
+    return {}
 
 
 def _said(error: Exception) -> str:

@@ -359,6 +359,21 @@ def _wait_for_end(own: Path, patience_s: float, hurry: Callable[[], bool]) -> No
         time.sleep(0.05)
 
 
+def images(folder: Path) -> dict[str, Any]:
+    """The images that ranks run in, where they run in containers: for each rank its reference, its id and its
+    repository digests."""
+    found = {}
+    for rank in sorted(_ranks(folder)):
+        own = rank_folder(folder, rank)
+        container = (_read(own / "process.json") or {}).get("container")
+        if container:
+            found[str(rank)] = {
+                "reference": container["image"],
+                **((_read(own / "pid.json") or {}).get("image") or {}),
+            }
+    return found
+
+
 def ended(folder: Path) -> Mapping[int, Ended]:
     """How those ranks ended that have."""
     how = {rank: how_ended(rank_folder(folder, rank)) for rank in sorted(_ranks(folder))}

@@ -7,6 +7,7 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     findings       verdict, findings
     phase          phase
     launched       launch, folder
+    images         images
     instrument     instrument, plan
     row            instrument, row
     pass           instrument, cell, measured
