@@ -8,6 +8,7 @@ import attrs
 
 from lanes.errors import LanesError
 from lanes.plugins import Engine
+from lanes.settings import how_to_allow
 from lanes.types import Artifact, Evidence, Finding, Kind, Lane, Node, Recipe, Verdict
 
 SM = "sm"
@@ -79,7 +80,6 @@ def _scripts(recipe: Recipe, nodes: Sequence[Node], allowed: Collection[str]) ->
     """Has the user allowed what the recipe wants run on the nodes themselves?"""
     refused = [script for script in recipe.scripts if script.name not in allowed]
     if refused and not all(node.hypothetical for node in nodes):
-        options = " ".join(f"--allow-script {script.name}" for script in refused)
         wanted = " and ".join(f"{script.name} ({script.reason})" for script in refused)
         yield Finding(
             question="scripts",
@@ -87,7 +87,7 @@ def _scripts(recipe: Recipe, nodes: Sequence[Node], allowed: Collection[str]) ->
             verdict=Verdict.UNRUNNABLE,
             reason=f"the recipe wants scripts run on its nodes, which nobody has allowed: {wanted}",
             source=recipe.origin or recipe.name,
-            next_step=f"read them with --dry-run, then add {options}; or run them by hand, and take them out of the recipe",
+            next_step=how_to_allow(script.name for script in refused),
         )
 
 

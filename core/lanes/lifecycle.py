@@ -21,6 +21,7 @@ from lanes.interrupts import held_off
 from lanes.journal import Journal
 from lanes.nodes import Place
 from lanes.plugins import Engine
+from lanes.settings import NOTHING, Allowed, how_to_allow, resolved
 from lanes.staging import copies, scripts
 from lanes.staging.crew import Station
 from lanes.types import (
@@ -82,9 +83,7 @@ class Preview:
     problem: str | None = None
 
 
-def preview(
-    bound: Bound, place: Place, despite: Collection[str] = (), allowed: Collection[str] = ()
-) -> Preview:
+def preview(bound: Bound, place: Place, despite: Collection[str] = (), allowed: Allowed = NOTHING) -> Preview:
     """Ask the engine everything, and do nothing: values that only a launch knows are symbolic."""
     findings = checks.examine(bound.engine, bound.lane, place.nodes, allowed)
     judgement = verdicts.judge(findings, despite)
@@ -95,7 +94,7 @@ def preview(
         rendezvous_port="<free port>",
     )
     try:
-        items = _items(bound.engine, bound.lane)
+        items = _items(bound.engine, bound.lane, allowed)
         staged = Staged(paths={item.name: _symbolic(item) for item in items})
         launch = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
     except LanesError as error:
@@ -119,10 +118,12 @@ def _seats(lane: Lane, place: Place) -> tuple[Seat, ...]:
     return nodes.seats([*place.nodes, *(Node(name=f"node {rank + 1}") for rank in missing)])
 
 
-def _items(engine: Engine, lane: Lane) -> tuple[StageItem, ...]:
-    """What the engine wants staged, and what the recipe itself does."""
-    wanted = tuple(engine.ask("lanes_stage", lane=lane))
-    return (*wanted, *lane.recipe.staging, *lane.recipe.scripts) if lane.recipe else wanted
+def _items(engine: Engine, lane: Lane, allowed: Allowed) -> tuple[StageItem, ...]:
+    """What the engine wants staged, and what the recipe itself does, scripts as the user names them."""
+    wanted: tuple[StageItem, ...] = tuple(engine.ask("lanes_stage", lane=lane))
+    if lane.recipe:
+        wanted += (*lane.recipe.staging, *lane.recipe.scripts)
+    return tuple(resolved(one, allowed) if isinstance(one, HostScript) else one for one in wanted)
 
 
 def _symbolic(item: StageItem) -> str:
@@ -142,12 +143,12 @@ class Attempt:
         place: Place,
         journal: Journal,
         port: int | None = None,
-        allowed: Collection[str] = (),
+        allowed: Allowed = NOTHING,
     ) -> None:
         self.lane, self.engine = bound.lane, bound.engine
         self.place, self.journal, self.port = place, journal, port
         self.allowed = allowed
-        """The names of host scripts that the user lets run."""
+        """The host scripts that the user lets run."""
         self.phase = "starting"
         self.record: records.Record | None = None
         self.launch_data: Launch | None = None
@@ -232,10 +233,10 @@ class Attempt:
         """Bring to the lane's nodes what it needs. Raises `StagingError`, and `Unrunnable` for a host script
         that the user has not allowed."""
         self.enter("staging")
-        items = _items(self.engine, self.lane)
+        items = _items(self.engine, self.lane, self.allowed)
         # An engine may ask for scripts of its own: they too are refused before anything is fetched.
         if no := scripts.refused((one for one in items if isinstance(one, HostScript)), self.allowed):
-            raise Unrunnable(f"host scripts are not allowed: {', '.join(no)}", scripts.how_to_allow(no))
+            raise Unrunnable(f"host scripts are not allowed: {', '.join(no)}", how_to_allow(no))
         # Read once: what is shown is what runs; and one that is not there is told before anything is copied.
         origin = self.lane.recipe.origin if self.lane.recipe else ""
         self._texts = {one.name: scripts.read(one, origin) for one in items if isinstance(one, HostScript)}

@@ -93,7 +93,7 @@ def _check(recipe: Recipe) -> None:
 def _resolved(model: Model, origin: str) -> Model:
     if model.path is None:
         return model
-    return attrs.evolve(model, path=str(Path(origin).parent.absolute() / os.path.expanduser(model.path)))
+    return attrs.evolve(model, path=str(paths.under(Path(origin).parent, model.path)))
 
 
 def _override(document: dict[str, Any], key: str, value: str) -> None:

@@ -12,6 +12,7 @@ from lanes.errors import LanesError
 from lanes.journal import Journal
 from lanes.lifecycle import Attempt, Bound, Outcome
 from lanes.nodes import Place
+from lanes.settings import NOTHING, Allowed
 from lanes.types import Endpoint
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run(
     port: int | None = None,
     despite: Collection[str] = (),
     take_over: str | None = None,
-    allowed: Collection[str] = (),
+    allowed: Allowed = NOTHING,
 ) -> list[Outcome]:
     """Bring up, measure and take down each lane in turn, each at its place.
 

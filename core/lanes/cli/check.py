@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from lanes.cli import options, output
@@ -23,7 +25,7 @@ def command(
     cluster: str | None,
     settings: tuple[tuple[str, str], ...],
     despite: tuple[str, ...],
-    allowed: tuple[str, ...],
+    allowed: Mapping[str, str | None],
     as_json: bool,
 ) -> int:
     """Explain whether the lane of RECIPE can run, here or elsewhere, and how that is known.

@@ -11,6 +11,7 @@ import click
 from lanes import describe, lifecycle
 from lanes.cli import findings, output
 from lanes.nodes import Place
+from lanes.settings import NOTHING, Allowed
 from lanes.types import Copy, HostScript
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def show(
     despite: Collection[str],
     plan: Plan | None,
     as_json: bool,
-    allowed: Collection[str] = (),
+    allowed: Allowed = NOTHING,
     chosen: Sequence[Chosen] = (),
 ) -> int:
     """Print the preview of each lane; return 3 when one cannot run, else 0."""

@@ -221,12 +221,23 @@ despite = click.option(
     help="Go on against a finding, by its question (sm, memory, ...); the result says so for ever.",
 )
 
+
+
+def _allowed(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> dict[str, str | None]:
+    """The host scripts that may run: those named here, and those of the settings, which say where they are."""
+    from lanes import settings
+
+    return {**dict.fromkeys(names), **settings.read().scripts}
+
+
 allow_script = click.option(
     "--allow-script",
     "allowed",
     multiple=True,
     metavar="NAME",
-    help="Let this script of the recipe run on the nodes themselves; --dry-run shows its text. May be repeated.",
+    callback=_allowed,
+    help="Let this script of the recipe run on the nodes themselves; --dry-run shows its text. May be repeated; "
+    "[scripts] in settings.toml allows for good.",
 )
 
 

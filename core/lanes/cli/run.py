@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -27,7 +28,7 @@ def command(
     take_over: str | None,
     port: int | None,
     despite: tuple[str, ...],
-    allowed: tuple[str, ...],
+    allowed: Mapping[str, str | None],
     dry_run: bool,
     as_json: bool,
     **plan: Any,

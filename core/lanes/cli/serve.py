@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -28,7 +29,7 @@ def command(
     take_over: str | None,
     port: int | None,
     despite: tuple[str, ...],
-    allowed: tuple[str, ...],
+    allowed: Mapping[str, str | None],
     dry_run: bool,
     as_json: bool,
 ) -> int:
