@@ -2,6 +2,7 @@
 
 ::
 
+    settings.toml     what the user decides once, see `settings.py`
     recipes/          the user's own recipes
     clusters/         the user's clusters
     lanes/<id>/       one folder a started lane: what was launched, logs, how processes ended
@@ -23,6 +24,10 @@ def _home(kind: str) -> Path:
     import platformdirs
 
     return Path(getattr(platformdirs, f"user_{kind}_path")("lanes", appauthor=False))
+
+
+def settings() -> Path:
+    return _home("config") / "settings.toml"
 
 
 def recipes() -> Path:
@@ -51,3 +56,8 @@ def artefacts() -> Path:
 
 def staged() -> Path:
     return _home("cache") / "staged"
+
+
+def under(folder: Path, path: str) -> Path:
+    """A path that a file of this folder names."""
+    return folder.absolute() / os.path.expanduser(path)

@@ -222,7 +222,6 @@ despite = click.option(
 )
 
 
-
 def _allowed(ctx: click.Context, param: click.Parameter, names: tuple[str, ...]) -> dict[str, str | None]:
     """The host scripts that may run: those named here, and those of the settings, which say where they are."""
     from lanes import settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import IO, Any
 
 from attrs import frozen
 
+from lanes import paths
 from lanes.errors import LaneError, StagingError
 from lanes.staging.crew import Station, work
 from lanes.types import HostScript
@@ -29,23 +29,16 @@ def refused(scripts: Iterable[HostScript], allowed: Collection[str]) -> list[str
     return [script.name for script in scripts if script.name not in allowed]
 
 
-def how_to_allow(names: Iterable[str]) -> str:
-    """What to do about scripts that nobody allowed."""
-    options = " ".join(f"--allow-script {name}" for name in names)
-    return (
-        f"read them (--dry-run shows their text), then add {options}, or run them by hand and take them out"
-    )
-
-
 def read(script: HostScript, origin: str = "") -> Text:
     """The script's text; a relative path is meant beside the recipe's file. Raises StagingError."""
-    file = Path(origin).parent.absolute() / os.path.expanduser(script.path)
+    file = paths.under(Path(origin).parent, script.path)
     try:
         return Text(script=script, file=file, text=file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise StagingError(
-            f"script {script.name}: {file}: {said}", "put the path of the script into the recipe"
+            f"script {script.name}: {file}: {said}",
+            f"put the path of the script into the recipe, or under [scripts] in {paths.settings()}",
         ) from None
 
 
