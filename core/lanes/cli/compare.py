@@ -2,40 +2,179 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lanes.cli import output
+from lanes.cli.options import Quantity
+
+if TYPE_CHECKING:
+    from lanes.comparing.comparison import Comparison
+
+
+class Weights(click.ParamType[Any]):
+    """`FIGURE=WEIGHT` with commas between them."""
+
+    name = "FIGURE=W[,...]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, float]:
+        from lanes.comparing.metrics import METRICS
+
+        found = {}
+        for part in str(value).split(","):
+            name, _, number = part.strip().partition("=")
+            try:
+                found[name] = float(number)
+            except ValueError:
+                found[name] = 0.0
+            if name not in METRICS or found[name] <= 0:
+                self.fail(
+                    f"{part!r} should be FIGURE=WEIGHT, such as score=2; figures are {', '.join(METRICS)}",
+                    param,
+                    ctx,
+                )
+        return found
 
 
 @click.command("compare")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("what", nargs=-1, metavar="[RUN|LANE|FILE]...")
+@click.option(
+    "--since",
+    metavar="D",
+    help="Take all runs since then: `2h`, `7d`, or a date such as 2026-10-18.",
+)
+@click.option(
+    "--by",
+    metavar="FACTOR",
+    help="Put launches together by a factor's value (ep_size), whatever else differs.",
+)
+@click.option(
+    "--margin",
+    type=Quantity("SHARE", "lanes.bench.units", "share"),
+    default="5%",
+    show_default=True,
+    help="The difference that counts: no claim of `no difference` is made of less.",
+)
+@click.option(
+    "--weights",
+    type=Weights(),
+    help="Order lanes by your own weights, such as score=2,decode_tps=1.",
+)
 @output.as_json
-def command(runs: tuple[str, ...], as_json: bool) -> None:
-    """Show the lanes of several runs in one table: figures with intervals and n, and a row with its reason
-    for every lane that could not run, could not be measured, or failed.
+def command(
+    what: tuple[str, ...],
+    since: str | None,
+    by: str | None,
+    margin: float,
+    weights: Mapping[str, float] | None,
+    as_json: bool,
+) -> None:
+    """Compare lanes: figures with intervals and n side by side, what differs, and what can be said.
 
-    It names no winner: passes of one launch understate how much launches differ.
+    Takes runs (an id, or the start of one), lanes by name (all their runs), result documents and folders
+    of them. When files are given, names choose among their lanes and runs. A figure is called faster,
+    slower, or not different beyond the margin, only where launches show it; else it is unresolved, which says nothing
+    about the lanes.
     """
+    from lanes.comparing.values import as_json as plain
+
+    found = compare(what, since, by, margin, weights)
+    if as_json:
+        output.print_json(plain(found))
+    else:
+        from lanes.cli import compared
+
+        compared.show(found)
+
+
+def compare(
+    what: Sequence[str],
+    since: str | None = None,
+    by: str | None = None,
+    margin: float = 0.05,
+    weights: Mapping[str, float] | None = None,
+) -> Comparison:
+    """The comparison that a command line asks for. Raises `UsageError`."""
+    from lanes.comparing.compare import compare as made
+    from lanes.errors import UsageError
+
+    if not what and since is None:
+        raise UsageError(
+            "say what to compare: runs, lanes, files, or --since 7d", "`lanes history` lists runs"
+        )
+    documents, only = gather(what, since)
+    try:
+        return made(documents, only=only, by=by, margin=margin, weights=weights)
+    except KeyError as error:
+        raise _unknown(str(error.args[0]), documents, by) from None
+
+
+def gather(what: Sequence[str], since: str | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+    """The documents that are named, and, where they came from files, the lanes and runs that were chosen
+    among them. Raises `UsageError`."""
     from lanes import paths
-    from lanes.cli import figures
+    from lanes.results import files
     from lanes.results.store import Store
 
+    given = [Path(one) for one in what if Path(one).exists()]
+    names = [one for one in what if not Path(one).exists()]
+    documents = [document for path in given for document in files.read(path)]
+    if given and since is None:
+        return documents, names
     with Store(paths.history()) as store:
-        documents = [store.document(run) for run in runs]
-    lanes = _named(documents)
-    if as_json:
-        output.print_json({"schema": "lanes.compare/1", "lanes": lanes})
-    else:
-        figures.show({"lanes": lanes})
+        if since is not None:
+            return [*documents, *store.since(_moment(since))], names
+        by_run: dict[str, dict[str, Any]] = {}
+        chosen = []
+        for name in names:
+            of_lane = list(store.of_lane(name))
+            chosen += [name] if of_lane else []
+            for document in of_lane or [store.document(name)]:
+                by_run[document["run"]] = document
+                if not of_lane:
+                    chosen.append(document["run"])
+        return list(by_run.values()), chosen
 
 
-def _named(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All lanes, each with its run; lanes of one name are told apart by the run in their name."""
-    lanes = [{**lane, "run": document["run"]} for document in documents for lane in document["lanes"]]
-    names = [lane["name"] for lane in lanes]
-    return [
-        {**lane, "name": f"{lane['name']} ({lane['run']})"} if names.count(lane["name"]) > 1 else lane
-        for lane in lanes
-    ]
+def _moment(text: str) -> float:
+    """Unix seconds of `2h`, `7d` ago or a date. Raises `UsageError`."""
+    import datetime
+    import time
+
+    from lanes.bench.units import seconds
+    from lanes.errors import UsageError
+
+    try:
+        if text.strip().endswith("d"):
+            return time.time() - 24 * seconds(text.strip()[:-1] + "h")
+        return time.time() - seconds(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise UsageError(
+            f"--since {text!r} is no time", "write 2h, 7d, or a date such as 2026-10-18"
+        ) from None
+
+
+def _unknown(name: str, documents: Sequence[Mapping[str, Any]], by: str | None) -> Exception:
+    from lanes.comparing import grouping
+    from lanes.comparing.metrics import METRICS
+    from lanes.errors import UsageError
+
+    if name in METRICS:
+        return UsageError(
+            f"no two lanes have all the figures of --weights: {name} is missing", "leave it out"
+        )
+    launches = grouping.launches(documents)
+    if name == by:
+        there = sorted({factor for launch in launches for factor in launch.factors})
+        return UsageError(f"no lane tells the factor {name!r}", f"they tell {', '.join(there) or 'none'}")
+    there = sorted({launch.lane["name"] for launch in launches} | {launch.run for launch in launches})
+    return UsageError(f"there is no lane and no run {name!r} in the files", f"there is {', '.join(there)}")

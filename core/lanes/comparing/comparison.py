@@ -54,6 +54,8 @@ class Point:
     cell: Mapping[str, Any] = field(factory=dict)
     """pp, tg, depth, concurrency, shape, load, rate; empty for a row."""
     notes: tuple[str, ...] = ()
+    version: str | None = None
+    """Of the instrument, where it has one of its own."""
 
 
 @frozen(kw_only=True)

@@ -78,7 +78,9 @@ def by_lane(found: Sequence[Launch]) -> list[Group]:
 
 
 def by_factor(found: Sequence[Launch], factor: str) -> list[Group]:
-    """Group launches by one factor's value, whatever else differs. Raises KeyError when none has it."""
+    """Group launches by one factor's value, whatever else differs; what is only quoted is left out. Raises
+    KeyError when none has it."""
+    found = [one for one in found if not one.quoted]
     values = [one.factors.get(factor) for one in found]
     if not any(values):
         raise KeyError(factor)

@@ -53,19 +53,30 @@ def judge_all(
 ) -> list[Judgement]:
     """Judge all figures that are looked at together.
 
-    `margin` is a share: 0.05 makes "no difference" mean a ratio between 1/1.05 and 1.05. Raises ValueError
-    for a value that is not above 0, and for paired values of unequal number.
+    `margin` is a share: 0.05 makes "no difference" mean a ratio between 1/1.05 and 1.05. A figure with so
+    few values that nothing could ever be claimed of it does not make claims of the others harder (R. E.
+    Tarone, Biometrics 46, 1990). Raises ValueError for a value that is not above 0, and for paired values of
+    unequal number.
     """
     shifts = [_shift(one) for one in questions]
     bound = math.log1p(margin)
-    adjusted = permutation.holm([s.p() if s else 1.0 for s in shifts])
+    told = [s for s in shifts if s is not None and s.least <= level]
+    count = max(len(told), 1)
+    adjusted = _adjusted(shifts, told, [s.p() for s in told])
     # To claim no difference of k figures is to look k times too.
-    within = permutation.holm([max(s.p_above(-bound), s.p_below(bound)) if s else 1.0 for s in shifts])
-    count = len(questions)
+    within = _adjusted(shifts, told, [max(s.p_above(-bound), s.p_below(bound)) for s in told])
     return [
         _judgement(question, shift, p, p_within, margin, level, count)
         for question, shift, p, p_within in zip(questions, shifts, adjusted, within, strict=True)
     ]
+
+
+def _adjusted(
+    shifts: Sequence[permutation.Shift | None], told: Sequence[permutation.Shift], ps: Sequence[float]
+) -> list[float]:
+    """Holm's probabilities of those that can tell something, and for the others their own."""
+    by_shift = {id(shift): p for shift, p in zip(told, permutation.holm(ps), strict=True)}
+    return [by_shift.get(id(s), s.p()) if s is not None else 1.0 for s in shifts]
 
 
 def _shift(one: Question) -> permutation.Shift | None:

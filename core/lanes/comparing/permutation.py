@@ -61,6 +61,11 @@ class Shift:
             k += 1
         return (self.steps[k - 1], self.steps[count - k]) if k else None
 
+    @property
+    def least(self) -> float:
+        """The smallest two-sided probability that so many values can have, whatever they are."""
+        return min(1.0, 2 * self._tail(0))
+
     def _tail(self, count: int) -> float:
         """P(as few steps lie on one side), without a shift."""
         if self.n + (self.m or 0) > EXACT:

@@ -28,12 +28,14 @@ class Reading:
     metrics: Mapping[str, Mapping[str, float]]
     cell: Mapping[str, Any]
     notes: tuple[str, ...]
+    version: str | None
 
 
 def readings(launch: Launch) -> Iterator[Reading]:
     """All cells and rows of a launch."""
     for instrument in launch.lane["instruments"]:
         name = instrument["name"]
+        version = (instrument.get("plan") or {}).get("version")
         for cell in instrument["cells"]:
             yield Reading(
                 launch=launch,
@@ -45,6 +47,7 @@ def readings(launch: Launch) -> Iterator[Reading]:
                 metrics=cell["metrics"],
                 cell={key: cell[key] for key in CELL_KEY if key in cell},
                 notes=tuple(cell["notes"]),
+                version=version,
             )
         for row in instrument.get("rows") or ():
             yield Reading(
@@ -59,6 +62,7 @@ def readings(launch: Launch) -> Iterator[Reading]:
                 },
                 cell={},
                 notes=(),
+                version=version,
             )
 
 
@@ -140,6 +144,7 @@ def _point(instrument: str, name: str, some: list[Reading]) -> Point:
         figures=_figures([one for one in some if one.counts]),
         cell=some[0].cell,
         notes=tuple(dict.fromkeys(note for one in some for note in one.notes)),
+        version=told.version,
     )
 
 

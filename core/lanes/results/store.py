@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS events (
     kind TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (run, seq)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (started_at);
+CREATE INDEX IF NOT EXISTS lanes_by_name ON events (json_extract(data, '$.name')) WHERE kind = 'new-lane';
 """
 
 
@@ -142,10 +143,23 @@ class Store:
 
     def recent(self, limit: int) -> Iterator[dict[str, Any]]:
         """The documents of the latest runs, the newest first."""
+        yield from self._documents("SELECT id FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", limit)
+
+    def since(self, at: float) -> Iterator[dict[str, Any]]:
+        """The documents of all runs that began at that time (Unix seconds) or later, the oldest first."""
+        yield from self._documents("SELECT id FROM runs WHERE started_at >= ? ORDER BY started_at, id", at)
+
+    def of_lane(self, name: str) -> Iterator[dict[str, Any]]:
+        """The documents of all runs with a lane of this name, the oldest first."""
+        yield from self._documents(
+            "SELECT id FROM runs WHERE id IN (SELECT run FROM events WHERE kind = 'new-lane' "
+            "AND json_extract(data, '$.name') = ?) ORDER BY started_at, id",
+            name,
+        )
+
+    def _documents(self, query: str, value: Any) -> Iterator[dict[str, Any]]:
         with self._told("read"):
-            rows = self._db.execute(
-                "SELECT id FROM runs ORDER BY started_at DESC, id DESC LIMIT ?", (limit,)
-            ).fetchall()
+            rows = self._db.execute(query, (value,)).fetchall()
         for (run,) in rows:
             with self._told("read"):
                 document = self._row(run)

@@ -1,0 +1,51 @@
+"""Documents in, a `Comparison` out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from lanes.comparing import choices, doubts, factors, grouping, overview, pairing
+from lanes.comparing.comparison import Comparison
+from lanes.comparing.judging import MARGIN
+from lanes.comparing.summarising import summary
+
+
+def compare(
+    documents: Sequence[Mapping[str, Any]],
+    *,
+    only: Collection[str] = (),
+    by: str | None = None,
+    margin: float = MARGIN,
+    weights: Mapping[str, float] | None = None,
+    floors: pairing.Floors | None = None,
+) -> Comparison:
+    """Compare the lanes of `lanes.result/1` documents.
+
+    `only` names lanes or runs: the others are known, for doubts, and not shown. With `by` launches are put
+    together by that factor's value, whatever else differs. `margin` is the share beyond which a difference
+    counts; `weights` are the user's own, a figure's name to its weight; `floors` what A/A runs taught.
+
+    Raises KeyError with the name of a lane or run of `only`, a factor, or a figure that nothing has.
+    """
+    pool = grouping.launches(documents)
+    shown = [one for one in pool if not only or one.lane["name"] in only or one.run in only]
+    for name in only:
+        if not any(name in (one.lane["name"], one.run) for one in shown):
+            raise KeyError(name)
+    groups = grouping.by_factor(shown, by) if by is not None else grouping.by_lane(shown)
+    summaries = [summary(group) for group in groups]
+    found = pairing.verdicts(summaries, margin, floors or {})
+    plain = [one.side for one in summaries]
+    sides = [pairing.with_best(side, plain, found) for side in plain]
+    columns = overview.columns(sides)
+    return Comparison(
+        sides=tuple(sides),
+        columns=columns,
+        points=tuple(dict.fromkeys((p.instrument, p.name) for side in sides for p in side.points)),
+        verdicts=found,
+        differences=factors.differences([(side.name, side.factors) for side in sides]),
+        flags=doubts.flags(groups, pool, columns),
+        choices=choices.choices(sides, columns, weights),
+        margin=margin,
+    )
