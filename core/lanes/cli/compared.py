@@ -99,7 +99,15 @@ def _cells(comparison: Comparison) -> Table:
     return made
 
 
-_SHOWN = ("ttft_s", "prefill_tps", "decode_tps", "stream_decode_tps", "span_tps", "total_decode_tps")
+_SHOWN = (
+    "ttft_s",
+    "prefill_tps",
+    "decode_tps",
+    "stream_decode_tps",
+    "span_tps",
+    "batch_prefill_tps",
+    "batch_decode_tps",
+)
 
 
 def _wanted(name: str, held: set[str]) -> bool:

@@ -15,7 +15,7 @@ from lanes.comparing.comparison import Choice, Column, Figure, Side
 from lanes.comparing.metrics import DECODE, METRICS
 from lanes.comparing.values import number
 
-_TOTAL = ("total_decode_tps", "steady_tps", "span_tps", "load_tps", *DECODE)
+_TOTAL = ("batch_decode_tps", "steady_tps", "span_tps", "load_tps", *DECODE)
 """Tokens a second of all streams, by what a cell has."""
 
 

@@ -75,6 +75,9 @@ def _pairs(lane: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _images(lane: Mapping[str, Any], recipe: Mapping[str, Any]) -> str | None:
+    ids = {str(image.get("id") or image.get("reference")) for image in (lane.get("images") or {}).values()}
+    if ids:
+        return ", ".join(sorted(ids))
     processes = (lane.get("launch") or {}).get("processes") or ()
     seen = {process["container"]["image"] for process in processes if process.get("container")}
     return ", ".join(sorted(seen)) or recipe.get("image")

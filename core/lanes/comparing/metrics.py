@@ -29,7 +29,8 @@ _METRICS = (
     Metric(name="stream_decode_tps", title="decode of a stream tok/s", judged=True),
     Metric(name="span_tps", title="span tok/s"),
     Metric(name="steady_tps", title="all streams tok/s"),
-    Metric(name="total_decode_tps", title="all streams tok/s", judged=True),
+    Metric(name="batch_prefill_tps", title="prefill of all streams tok/s", judged=True),
+    Metric(name="batch_decode_tps", title="decode of all streams tok/s", judged=True),
     Metric(name="load_tps", title="load tok/s", judged=True),
     Metric(name="request_rps", title="requests/s"),
     Metric(name="ttft_p99_s", title="TTFT p99 s", higher=False, judged=True),
@@ -45,7 +46,7 @@ _METRICS = (
 )
 METRICS = {metric.name: metric for metric in _METRICS}
 
-DECODE = ("decode_tps", "stream_decode_tps", "total_decode_tps")
+DECODE = ("decode_tps", "stream_decode_tps", "batch_decode_tps")
 """Decode by what a cell has: one stream's, or all together where an instrument tells no other."""
 
 
