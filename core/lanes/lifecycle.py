@@ -7,6 +7,7 @@ journaled as it begins. Whatever happens, `stop` leaves nothing running.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -43,6 +44,8 @@ from lanes.types import (
 )
 from lanes.verdicts import Judgement
 
+RETRIES = 1
+"""How often a boot that failed for a passing cause is tried again, unless told otherwise."""
 _NEWS_S = 3.0
 """How long news of a container's end may be on its way: connections break before the engine tells why."""
 
@@ -144,11 +147,14 @@ class Attempt:
         journal: Journal,
         port: int | None = None,
         allowed: Allowed = NOTHING,
+        retries: int = RETRIES,
     ) -> None:
         self.lane, self.engine = bound.lane, bound.engine
         self.place, self.journal, self.port = place, journal, port
         self.allowed = allowed
         """The host scripts that the user lets run."""
+        self.retries = retries
+        """How often a boot is tried again that failed for a passing cause."""
         self.phase = "starting"
         self.record: records.Record | None = None
         self.launch_data: Launch | None = None
@@ -285,18 +291,15 @@ class Attempt:
         launch: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
         stop = self.engine.ask("lanes_stop", lane=self.lane, launch=launch)
         self.launch_data = launch
-        by_rank = {p.rank: p for p in launch.processes}
-        order = launch.start_order or tuple(by_rank)
-        self.record = records.update(
-            self.record, stop=stop, endpoint=launch.endpoint, argv=tuple(by_rank[r].argv for r in order)
-        )
+        argv = tuple(one.argv for one in launch.in_order)
+        self.record = records.update(self.record, stop=stop, endpoint=launch.endpoint, argv=argv)
         self.journal.record(
             "launched", lane=self.index, launch=describe.launch(launch), folder=str(self.record.folder)
         )
-        for rank in order:
-            self.progress(f"rank {rank}")
-            amd = _amd(placement.seats[rank].node)
-            process.start(self.record.folder, by_rank[rank], stop, self.owner, self.place.host(rank), amd)
+        for one in launch.in_order:
+            self.progress(f"rank {one.rank}")
+            amd = _amd(placement.seats[one.rank].node)
+            process.start(self.record.folder, one, stop, self.owner, self.place.host(one.rank), amd)
         if images := process.images(self.record.folder):
             self.journal.record("images", lane=self.index, images=images)
         return launch
@@ -312,11 +315,58 @@ class Attempt:
         return self.launch_data.endpoint
 
     def up(self, despite: Collection[str] = (), take_over: str | None = None) -> Endpoint | None:
-        """Check, claim, stage, launch and wait: everything until the lane is ready."""
+        """Check, claim, stage, launch and wait: everything until the lane is ready.
+
+        A boot that failed for causes that pass (`Cause.transient`) is tried again, once nothing is left of it.
+        """
         self.check(despite)
         self.claim(take_over)
-        self.launch(self.stage())
-        return self.wait()
+        staged = self.stage()
+        for number in itertools.count(1):
+            began = time.monotonic()
+            try:
+                self.launch(staged)
+                endpoint = self.wait()
+            except LaneError as error:
+                outcome = self.failed(error)
+                self._tried(number, outcome, began)
+                if number > self.retries or not _passing(outcome.causes):
+                    raise
+                self._take_down("retrying")
+                self.warn(f"attempt {number + 1} of {self.retries + 1}: {outcome.reason}; that may pass")
+            else:
+                self._tried(number, Outcome(status="ready"), began)
+                break
+        return endpoint
+
+    def _tried(self, number: int, outcome: Outcome, began: float) -> None:
+        self.journal.record(
+            "attempt",
+            lane=self.index,
+            number=number,
+            of=self.retries + 1,
+            status=outcome.status,
+            reason=outcome.reason,
+            seconds=round(time.monotonic() - began, 3),
+            causes=describe.plain(outcome.causes),
+            log=list(outcome.log),
+        )
+
+    def _take_down(self, phase: str) -> None:
+        """Stop the ranks, see that none is left on any node, and put what they wrote aside, for another
+        launch. Raises `LaneError`."""
+        assert self.record is not None
+        self.enter(phase)
+        with held_off() as hurry:
+            left = process.stop(self.record.folder, self.record.stop, hurry)
+            if left:
+                raise LaneError(
+                    f"these processes could not be ended: {', '.join(map(str, left))}",
+                    "`lanes stop` tries again",
+                )
+            process.put_aside(self.record.folder)
+        if hurry():
+            raise KeyboardInterrupt
 
     def death(self) -> str | None:
         """How a process of the lane died, in a sentence; None while all live."""
@@ -353,15 +403,7 @@ class Attempt:
 
     def relaunch(self) -> Endpoint:
         """Stop the lane and launch it anew; what its processes left is kept beside. Raises `LaneError`."""
-        assert self.record is not None
-        with held_off() as hurry:
-            left = process.stop(self.record.folder, self.record.stop, hurry)
-            if left:
-                raise LaneError(
-                    f"these processes could not be ended: {', '.join(map(str, left))}",
-                    "`lanes stop` tries again",
-                )
-            process.put_aside(self.record.folder)
+        self._take_down("relaunching")
         self.launch(self._staged)
         endpoint = self.wait()
         self.enter("measuring")
@@ -445,6 +487,11 @@ class Attempt:
                 log=list(outcome.log),
             )
         return outcome
+
+
+def _passing(causes: Sequence[Cause]) -> bool:
+    """Whether the same launch may succeed next time: everything that is known to be wrong passes."""
+    return bool(causes) and all(cause.transient for cause in causes)
 
 
 def _amd(node: Node) -> bool:

@@ -10,7 +10,7 @@ import attrs
 from lanes import measuring
 from lanes.errors import LanesError
 from lanes.journal import Journal
-from lanes.lifecycle import Attempt, Bound, Outcome
+from lanes.lifecycle import RETRIES, Attempt, Bound, Outcome
 from lanes.nodes import Place
 from lanes.settings import NOTHING, Allowed
 from lanes.types import Endpoint
@@ -35,6 +35,7 @@ def run(
     despite: Collection[str] = (),
     take_over: str | None = None,
     allowed: Allowed = NOTHING,
+    retries: int = RETRIES,
 ) -> list[Outcome]:
     """Bring up, measure and take down each lane in turn, each at its place.
 
@@ -46,7 +47,7 @@ def run(
     plan = attrs.evolve(plan, comparison=journal.run)
     for bound, place in zip(bounds, places, strict=True):
         outcome = INTERRUPTED
-        attempt = Attempt(bound, place, journal, port, allowed)
+        attempt = Attempt(bound, place, journal, port, allowed, retries)
         try:
             endpoint = attempt.up(despite, take_over)
             outcome = _measured(attempt, endpoint, plan, chosen, despite)

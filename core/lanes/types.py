@@ -436,12 +436,24 @@ class Launch:
     """The processes of a lane and where it will answer.
 
     `start_order` is the order of ranks (default: as listed). `endpoint` is None for an engine that
-    has no server.
+    has no server. Raises ValueError where `start_order` does not name each rank once.
     """
 
     processes: tuple[Process, ...]
     endpoint: Endpoint | None = None
-    start_order: tuple[int, ...] = ()
+    start_order: tuple[int, ...] = field(default=())
+
+    @start_order.validator
+    def _each_rank_once(self, _: Any, order: tuple[int, ...]) -> None:
+        ranks = sorted(process.rank for process in self.processes)
+        if len(set(ranks)) < len(ranks) or (order and sorted(order) != ranks):
+            raise ValueError(f"start_order {tuple(order)} should name each of the ranks {tuple(ranks)} once")
+
+    @property
+    def in_order(self) -> tuple[Process, ...]:
+        """The processes as they are to be started."""
+        by_rank = {process.rank: process for process in self.processes}
+        return tuple(by_rank[rank] for rank in self.start_order or by_rank)
 
 
 # -- Health -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 from typing import Any
 
@@ -76,6 +77,10 @@ def main() -> None:
     """Run the command line; errors that a person can act on end without a traceback."""
     from lanes.errors import LanesError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the terminal's encoding lacks is shown as its number, not as a traceback.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(prog_name="lanes", standalone_mode=False)
     except click.ClickException as error:

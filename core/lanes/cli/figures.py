@@ -66,7 +66,8 @@ def _table(document: dict[str, Any], between: str) -> Table:
                 lane["name"], cell_name(cell), *_figures(cell, columns, between), _status(cell, lane)
             )
         if not cells or lane["status"] not in ("measured", "running"):
-            made.add_row(lane["name"], "", *[""] * len(columns), "", f"{lane['status']}: {lane['reason']}")
+            ended = f"{lane['status']}: {lane['reason']}{_attempts(lane)}"
+            made.add_row(lane["name"], "", *[""] * len(columns), "", ended)
     return made
 
 
@@ -94,6 +95,12 @@ def _number(value: float) -> str:
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+
+
+def _attempts(lane: dict[str, Any]) -> str:
+    """How often the lane was launched, where that was more than once."""
+    made = len(lane.get("attempts", ()))
+    return f" (attempt {made} of {lane['attempts'][-1]['of']})" if made > 1 else ""
 
 
 def _status(cell: dict[str, Any], lane: dict[str, Any]) -> str:

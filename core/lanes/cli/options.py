@@ -262,6 +262,14 @@ def lane(command: F) -> F:
             ),
             despite,
             allow_script,
+            click.option(
+                "--retries",
+                type=click.IntRange(0),
+                default=1,
+                metavar="N",
+                show_default=True,
+                help="How often to start again when a boot failed for a cause that may pass.",
+            ),
             click.option("--dry-run", is_flag=True, help="Show all that would be done, and do nothing."),
         )
     ):

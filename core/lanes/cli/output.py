@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +25,6 @@ def console() -> Console:
     shown as it is, never taken for markup."""
     from rich.console import Console
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A character that the terminal's encoding lacks is shown as its number, not as a traceback.
-        sys.stdout.reconfigure(errors="backslashreplace")
     piped = not Console().is_terminal
     return Console(
         width=160 if piped else None,

@@ -29,6 +29,7 @@ def command(
     port: int | None,
     despite: tuple[str, ...],
     allowed: Mapping[str, str | None],
+    retries: int,
     dry_run: bool,
     as_json: bool,
     **plan: Any,
@@ -56,7 +57,9 @@ def command(
             journal = Journal(store, screen, command="run")
             code = 130
             try:
-                outcomes = runs.run(bounds, places, made, journal, chosen, port, despite, take_over, allowed)
+                outcomes = runs.run(
+                    bounds, places, made, journal, chosen, port, despite, take_over, allowed, retries
+                )
                 code = runs.exit_code(outcomes)
             finally:
                 journal.end(code)

@@ -30,6 +30,7 @@ def command(
     port: int | None,
     despite: tuple[str, ...],
     allowed: Mapping[str, str | None],
+    retries: int,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -61,7 +62,7 @@ def command(
         click.echo(f"lanes: cleaned up after {record.id}: {how.sentence}", err=True)
     with Store(paths.history()) as store, Screen() as screen:
         journal = Journal(store, screen, command="serve")
-        attempt = Attempt(bounds[0], places[0], journal, port, allowed)
+        attempt = Attempt(bounds[0], places[0], journal, port, allowed, retries)
         outcome: Outcome | None = runs.INTERRUPTED
         code = 130
         try:

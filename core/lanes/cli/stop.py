@@ -8,7 +8,7 @@ import click
 
 from lanes.cli import output
 
-_BEFORE = ("starting", "claiming", "staging", "launching")
+_BEFORE = ("starting", "claiming", "staging", "launching", "retrying", "relaunching")
 """The phases in which a lane may have no process yet."""
 
 

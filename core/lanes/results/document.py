@@ -7,6 +7,7 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     findings       verdict, findings
     phase          phase
     launched       launch, folder
+    attempt        number, of, status, reason, seconds, causes, log
     images         images
     instrument     instrument, plan
     row            instrument, row
@@ -111,6 +112,7 @@ def _new_lane() -> dict[str, Any]:
         "next_step": None,
         "environment": {},
         "boot": [],
+        "attempts": [],
         "lane_metrics": {},
         "overrides": [],
         "instruments": [],
@@ -140,6 +142,8 @@ def _apply_to_lane(lane: dict[str, Any], event: Event, data: dict[str, Any]) -> 
     elif event.kind == "cell":
         cell = _cell(lane, data)
         cell.update(data["cell"], passes=cell["passes"])
+    elif event.kind == "attempt":
+        lane["attempts"].append(data)
     elif event.kind == "lane-end":
         _end_phase(lane, event.at)
         lane.update(data)

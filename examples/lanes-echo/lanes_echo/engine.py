@@ -166,6 +166,15 @@ CAUSES = (
         ),
     ),
     (
+        re.compile(r"a neighbour is in the way"),
+        Cause(
+            name="neighbour",
+            meaning="echo made way for a neighbour that it pretends to have",
+            advice="remove die_once from the recipe",
+            transient=True,
+        ),
+    ),
+    (
         re.compile(r"fatal: died, as it was told to"),
         Cause(
             name="told-to-die",

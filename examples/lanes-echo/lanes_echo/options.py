@@ -28,6 +28,8 @@ class EchoOptions:
 
     And how it fails, for tests of what is around it:
     `die_while_loading`: exit with code 3 in the middle of loading.
+    `die_once`: exit with code 4 in the middle of loading, for a cause that passes, unless this file is there;
+    it is then made.
     `never_healthy`: load for ever.
     `die_after_tokens`: exit with code 7 when this many tokens were sent, counted over all answers.
     `die_above_tokens`: exit with code 8 when a prompt is longer than that.
@@ -43,6 +45,7 @@ class EchoOptions:
     load_seconds: float = attrs.field(default=0.1, validator=_not_negative)
     parallel: int = attrs.field(default=4, validator=_positive)
     die_while_loading: bool = False
+    die_once: str | None = None
     never_healthy: bool = False
     die_after_tokens: int | None = attrs.field(default=None, validator=_not_negative)
     die_above_tokens: int | None = attrs.field(default=None, validator=_not_negative)

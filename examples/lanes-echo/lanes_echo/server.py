@@ -7,6 +7,7 @@ A token is a word. An answer repeats the words of the prompt in order, at a set 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -54,6 +55,11 @@ class Echo:
             if step == 5 and self._options.die_while_loading:
                 log("error: the pretended memory does not suffice")
                 os._exit(3)
+            if step == 5 and self._options.die_once and not os.path.exists(self._options.die_once):
+                log("error: a neighbour is in the way")
+                with contextlib.suppress(OSError):
+                    open(self._options.die_once, "x").close()
+                os._exit(4)
             if step == 5 and self._options.never_healthy:
                 return
         self._ready.set()
@@ -221,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--load-seconds", type=float, default=0.1, metavar="X")
     add("--parallel", type=int, default=4, metavar="N")
     add("--die-while-loading", action="store_true")
+    add("--die-once", metavar="FILE")
     add("--never-healthy", action="store_true")
     add("--die-after-tokens", type=int, metavar="N")
     add("--die-above-tokens", type=int, metavar="N")

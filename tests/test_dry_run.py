@@ -1,0 +1,37 @@
+"""What a dry run shows, and of what it stops short."""
+
+from __future__ import annotations
+
+import pytest
+
+RECIPE = 'name = "r"\nengine = "{engine}"\n[model]\nname = "model \u2713"\n'
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """Write a recipe for an engine, in letters that not every terminal has."""
+
+    def write(engine):
+        (tmp_path / "r.toml").write_text(RECIPE.format(engine=engine), encoding="utf-8")
+        return str(tmp_path / "r.toml")
+
+    return write
+
+
+@pytest.mark.parametrize("command", [("run", "--dry-run", "--recipe"), ("check",)])
+def test_a_terminal_without_the_letters_is_shown_their_numbers(echo, recipe, command):
+    echo.env |= {"PYTHONIOENCODING": "latin-1", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    ran = echo(*command, recipe("echo"))
+    assert ran.code == 0, ran.said
+    assert command == ("check",) or "\\u2713" in ran.out
+
+
+@pytest.mark.parametrize("order", ["(0, 7)", "(1,)", "(0, 0)"])
+def test_an_order_that_does_not_name_each_rank_is_the_plugin_s_fault(lanes, sleepy, site, recipe, order):
+    source = sleepy.replace('99)")),)', f'99)")),), start_order={order}')
+    assert source != sleepy
+    site("sleeper", "sleeper", source, {"sleeper": "lanes.engines"})
+    for dry in (["--dry-run"], []):
+        ran = lanes("serve", "--recipe", recipe("sleeper"), *dry)
+        assert f"start_order {order} should name each of the ranks (0,) once" in ran.said
+        assert "(from sleeper 1.0) raised ValueError" in ran.said
