@@ -29,10 +29,13 @@ class _Aspect:
     higher: bool
     of: Callable[[Side], float | None]
     shown: Callable[[Side], bool] = lambda side: False
+    where: Callable[[Side], str] = lambda side: ""
+    """At which cell a lane has the value, where lanes may have theirs at different ones."""
 
     def text(self, side: Side) -> str:
         value = self.of(side)
-        return f"{self.title} {number(value)}{self.unit}" if value is not None else ""
+        where = f" at {self.where(side)}" if self.where(side) else ""
+        return f"{self.title} {number(value)}{self.unit}{where}" if value is not None else ""
 
 
 def choices(
@@ -49,7 +52,13 @@ def choices(
     stream = _column(columns, "decode tok/s c1", "decode", " tok/s", True)
     quality = _column(columns, "quality", "quality", "", True)
     contention = _Aspect(title="contention", unit=" times", higher=False, of=_contention)
-    total = _Aspect(title="decode of all streams", unit=" tok/s", higher=True, of=_total)
+    total = _Aspect(
+        title="decode of all streams",
+        unit=" tok/s",
+        higher=True,
+        of=lambda s: _total(s, columns)[0],
+        where=lambda s: _total(s, columns)[1],
+    )
     shapes = (
         ("interactive agent", (turn, ttft, prefill, contention, stream)),
         ("batch", (total, quality)),
@@ -67,8 +76,10 @@ def _choice(shape: str, aspects: Sequence[_Aspect], sides: Sequence[Side]) -> Ch
     """Order lanes by the first aspect that two of them tell; the others count where all of those tell them."""
     lanes: list[Side] = []
     used: list[_Aspect] = []
+    # A lane that did not come through has figures, and is nothing to choose.
+    able = _able(sides)
     for aspect in aspects:
-        telling = [side for side in sides if aspect.of(side) is not None]
+        telling = [side for side in able if aspect.of(side) is not None]
         if not used and len(telling) > 1:
             lanes, used = telling, [aspect]
         elif used and all(side in telling for side in lanes):
@@ -81,6 +92,10 @@ def _choice(shape: str, aspects: Sequence[_Aspect], sides: Sequence[Side]) -> Ch
     said = f"{shape}: {places[0]}, then {', then '.join(places[1:])}"
     if not used[0].shown(first):
         said += f". Not shown by launches: {_few(lanes)}"
+    if len({used[0].where(side) for side in lanes}) > 1:
+        said += "; and not of the same cell"
+    if out := [f"{side.name} ({side.status})" for side in sides if side.status not in _ABLE]:
+        said += f". Not in it: {', '.join(out)}"
     return Choice(
         shape=shape,
         figures=tuple(aspect.title for aspect in used),
@@ -89,6 +104,15 @@ def _choice(shape: str, aspects: Sequence[_Aspect], sides: Sequence[Side]) -> Ch
         scores={},
         sentence=said,
     )
+
+
+_ABLE = ("measured", "serving")
+
+
+def _able(sides: Sequence[Side]) -> list[Side]:
+    """The lanes that can be chosen: quoted figures do not stand beside the measured ones."""
+    quoted = all(side.quoted for side in sides)
+    return [side for side in sides if side.status in _ABLE and (quoted or not side.quoted)]
 
 
 def _few(lanes: Sequence[Side]) -> str:
@@ -124,8 +148,17 @@ def _figures(side: Side, names: Sequence[str]) -> list[Figure]:
     return [figure for figure in held if figure is not None]
 
 
-def _total(side: Side) -> float | None:
-    return max((figure.median for figure in _figures(side, _TOTAL)), default=None)
+def _total(side: Side, columns: Sequence[Column]) -> tuple[float | None, str]:
+    """The most tokens a second of all streams at the overview's prompt and depth, and the cell's name."""
+    held = []
+    for column in columns:
+        entry = column.entries.get(side.name)
+        point = side.point(entry.instrument, entry.point) if entry else None
+        if point is None or not point.cell:
+            continue
+        if found := next((point.figures[name].median for name in _TOTAL if name in point.figures), None):
+            held.append((found, point.name))
+    return max(held, default=(None, ""))
 
 
 def _contention(side: Side) -> float | None:
@@ -146,14 +179,16 @@ def _per(aspect: _Aspect, of_what: str, by: Callable[[Side], float | None]) -> _
         value, parts = aspect.of(side), by(side)
         return value / parts if value is not None and parts else None
 
-    return _Aspect(title=aspect.title + of_what, unit=aspect.unit, higher=aspect.higher, of=share)
+    return _Aspect(
+        title=aspect.title + of_what, unit=aspect.unit, higher=aspect.higher, of=share, where=aspect.where
+    )
 
 
 def _weighted(sides: Sequence[Side], weights: Mapping[str, float]) -> Choice:
     """Order by the weighted mean of the logs of each figure's ratio to the best one: 1 is best in everything."""
     values = {
         side.name: {name: best for name in weights if (best := _best(side, name)) is not None}
-        for side in sides
+        for side in _able(sides)
     }
     lanes = [name for name, held in values.items() if len(held) == len(weights)]
     for name in weights:

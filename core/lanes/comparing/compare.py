@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lanes.comparing import choices, doubts, factors, grouping, overview, pairing
@@ -14,7 +14,7 @@ from lanes.comparing.summarising import summary
 def compare(
     documents: Sequence[Mapping[str, Any]],
     *,
-    only: Collection[str] = (),
+    only: Sequence[str] = (),
     by: str | None = None,
     margin: float = MARGIN,
     weights: Mapping[str, float] | None = None,
@@ -33,6 +33,12 @@ def compare(
     for name in only:
         if not any(name in (one.lane["name"], one.run) for one in shown):
             raise KeyError(name)
+    # Lanes stand in the order in which they were named.
+    shown.sort(
+        key=lambda one: min(
+            (i for i, name in enumerate(only) if name in (one.lane["name"], one.run)), default=0
+        )
+    )
     groups = grouping.by_factor(shown, by) if by is not None else grouping.by_lane(shown)
     summaries = [summary(group) for group in groups]
     found = pairing.verdicts(summaries, margin, floors or {})

@@ -10,6 +10,7 @@ from lanes.comparing.comparison import Column, Flag
 from lanes.comparing.grouping import Group, Launch
 from lanes.comparing.metrics import METRICS
 from lanes.comparing.summarising import Reading, readings
+from lanes.comparing.values import number
 
 _SAME = 0.005
 """Figures closer than that are one figure, rounded."""
@@ -84,8 +85,8 @@ def _quote(
         if not held or any(_close(value, other) for other in held):
             continue
         sentence = (
-            f"{_title(metric)} of {group.name} ({quote.name}) is quoted as {value:,.5g}, "
-            f"and its own run read {' and '.join(f'{other:,.5g}' for other in held)}"
+            f"{_title(metric)} of {group.name} ({quote.name}) is quoted as {number(value)}, "
+            f"and its own run read {' and '.join(number(other) for other in held)}"
         )
         others = [
             launch
@@ -93,7 +94,7 @@ def _quote(
             if _same_point(one, quote, metric) and one.metrics[metric]["median"] == value
         ]
         if others:
-            sentence += f": {value:,.5g} is what {others[0].run} measured, {_unlike(others[0], own[0][0])}"
+            sentence += f": {number(value)} is what {others[0].run} measured, {_unlike(others[0], own[0][0])}"
         yield Flag(kind="quoted", sentence=sentence, lanes=(group.name,))
 
 
@@ -106,28 +107,30 @@ def _unlike(other: Launch, own: Launch) -> str:
 def _told(shown: Sequence[Group], pool: Sequence[Launch]) -> Iterator[Flag]:
     """What engines told of themselves: one lane with two values, two engines with one."""
     names = {launch.lane["name"]: group.name for group in shown for launch in group.launches}
+    identities = {_identity(launch) for group in shown for launch in group.launches}
     by_lane: dict[tuple[str, str, str], dict[float, str]] = defaultdict(dict)
     by_value: dict[tuple[str, float], dict[str, str]] = defaultdict(dict)
     for launch in pool:
         for metric, value in _numbers(launch.lane["lane_metrics"]):
-            if launch.lane["name"] not in names:
-                continue
-            by_lane[_identity(launch), launch.lane["name"], metric].setdefault(value, launch.run)
+            if _identity(launch) in identities:
+                by_lane[_identity(launch), launch.lane["name"], metric].setdefault(value, launch.run)
             if engine := launch.lane["engine"]:
                 by_value[metric, value].setdefault(engine, launch.lane["name"])
     for (_, lane, metric), values in by_lane.items():
         if len(values) > 1 and max(values) > min(values) * (1 + _SAME):
-            told = " and ".join(f"{value:,.4g} ({run})" for value, run in values.items())
+            told = " and ".join(f"{number(value)} ({run})" for value, run in values.items())
             yield Flag(
-                kind="one lane, two values", sentence=f"{metric} of {lane} is {told}", lanes=(names[lane],)
+                kind="one lane, two values",
+                sentence=f"{metric.replace('_', ' ')} of {lane}: {told}",
+                lanes=(names[lane],),
             )
     for (metric, value), engines in by_value.items():
-        if len(engines) > 1:
+        if len(engines) > 1 and any(lane in names for lane in engines.values()):
             yield Flag(
                 kind="two engines, one value",
-                sentence=f"{metric} is {value:,.4g} for {' and '.join(engines.values())}, of different engines: "
+                sentence=f"{metric.replace('_', ' ')}: {number(value)} for {' and '.join(engines.values())}, of different engines: "
                 "one may be copied from the other",
-                lanes=tuple(names[lane] for lane in engines.values()),
+                lanes=tuple(names.get(lane, lane) for lane in engines.values()),
             )
 
 

@@ -63,7 +63,7 @@ def _pairs(lane: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "gpu", ", ".join(sorted({gpu["name"] for gpu in gpus})) or None
     yield "driver", ", ".join(sorted({gpu["driver"] for gpu in gpus if gpu.get("driver")})) or None
     yield "host", environment.get("kernel")
-    yield "instrument version", _instruments(lane, environment)
+    yield "instrument version", environment.get("lanes")
     yield "url", lane.get("url")
     for concept, keys in _CONCEPTS.items():
         found = [
@@ -81,14 +81,6 @@ def _images(lane: Mapping[str, Any], recipe: Mapping[str, Any]) -> str | None:
     processes = (lane.get("launch") or {}).get("processes") or ()
     seen = {process["container"]["image"] for process in processes if process.get("container")}
     return ", ".join(sorted(seen)) or recipe.get("image")
-
-
-def _instruments(lane: Mapping[str, Any], environment: Mapping[str, Any]) -> str | None:
-    told = [f"lanes {environment['lanes']}"] if environment.get("lanes") else []
-    for instrument in lane.get("instruments") or ():
-        if version := (instrument.get("plan") or {}).get("version"):
-            told.append(f"{instrument['name']} {version}")
-    return ", ".join(told) or None
 
 
 def _text(value: Any) -> str | None:

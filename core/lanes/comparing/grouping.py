@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -86,28 +87,33 @@ def by_factor(found: Sequence[Launch], factor: str) -> list[Group]:
         raise KeyError(factor)
     groups: dict[str, list[Launch]] = {}
     for launch, value in zip(found, values, strict=True):
-        groups.setdefault(f"{factor}={value if value is not None else 'not set'}", []).append(launch)
-    return [
-        Group(name=name, launches=tuple(some), factors=_merged(some)) for name, some in sorted(groups.items())
-    ]
+        groups.setdefault(f"{factor}={value if value is not None else 'not told'}", []).append(launch)
+    return [Group(name=name, launches=tuple(some), factors=_merged(some)) for name, some in groups.items()]
 
 
 def _merged(some: Sequence[Launch]) -> dict[str, str]:
-    names = dict.fromkeys(name for one in some for name in one.factors)
+    """Each factor's value, or its values with how many launches have each."""
     merged = {}
-    for name in names:
-        values = dict.fromkeys(one.factors.get(name, "not set") for one in some)
-        merged[name] = " or ".join(values)
+    for name in dict.fromkeys(name for one in some for name in one.factors):
+        values = Counter(one.factors.get(name, "not told") for one in some)
+        merged[name] = (
+            next(iter(values))
+            if len(values) == 1
+            else ", ".join(f"{value} ({count} launches)" for value, count in values.items())
+        )
     return merged
 
 
 def _named(groups: list[Group]) -> list[Group]:
-    """Give each group a name of its own."""
+    """Give each group a name of its own; where all lanes have one name, it is not repeated."""
     by_name: dict[str, list[Group]] = {}
     for group in groups:
         by_name.setdefault(group.name, []).append(group)
+    alone = len(by_name) == 1
     return [
-        evolve(group, name=_name(group, by_name[group.name])) if len(by_name[group.name]) > 1 else group
+        evolve(group, name=_name(group, by_name[group.name], alone))
+        if len(by_name[group.name]) > 1
+        else group
         for group in groups
     ]
 
@@ -115,23 +121,27 @@ def _named(groups: list[Group]) -> list[Group]:
 _FEW = 4
 
 
-def _name(group: Group, same: Sequence[Group]) -> str:
+def _name(group: Group, same: Sequence[Group], alone: bool) -> str:
     first = group.launches[0]
-    others = [other for other in same if other is not group]
     differing = [
         difference.factor
         for difference in factors.differences([(str(i), other.factors) for i, other in enumerate(same)])
     ]
     told = []
-    if differing and len(differing) <= _FEW:
-        told = [f"{name}={group.factors.get(name, 'not set')}" for name in differing]
+    if len(differing) <= _FEW:
+        told = [f"{name}={group.factors.get(name, 'not told')}" for name in differing]
     if first.quoted:
         told.append(f"quoted in {first.run}")
     if first.mirrored and first.block:
         told.append(first.block[2].upper())
-    if not told or any(_alike(group, other, differing) for other in others) or len(differing) > _FEW:
+    others = [other for other in same if other is not group]
+    if (len(differing) > _FEW and not first.quoted) or any(
+        _alike(group, other, differing) for other in others
+    ):
         told.append(first.run)
-    return f"{group.name} ({', '.join(told)})"
+    if not told:
+        return group.name
+    return ", ".join(told) if alone else f"{group.name} ({', '.join(told)})"
 
 
 def _alike(one: Group, other: Group, names: Sequence[str]) -> bool:

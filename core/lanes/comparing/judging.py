@@ -173,9 +173,20 @@ def _sentence(one: Question, found: Judgement, shown: bool, count: int) -> str:
     if shown:
         why = f"launches of one and the same lane differ by {found.floor or 0:.1%} too"
     else:
-        unit = "blocks" if one.paired else "launches of each"
-        why = f"about {found.more} more {unit} would settle a difference of {margin}"
+        why = f"{_how_many(found)} would settle a difference of {margin}"
     return f"{one.what}: unresolved, {one.name_b} against {one.name_a} reads {seen} ({n}, {chance}); {why}"
+
+
+_MANY = 100
+
+
+def _how_many(found: Judgement) -> str:
+    unit = "blocks" if found.paired else "launches of each"
+    if found.more is not None and found.more > _MANY:
+        return f"no fewer than {_MANY} more {unit}"
+    # Of one value a lane nothing is known of the noise.
+    known = (found.n_a > 1) if found.paired else (found.n_a + found.n_b > 2)
+    return f"{'about' if known else 'at least'} {found.more} more {unit}"
 
 
 def signed(ratio: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from lanes.comparing.comparison import Column, Entry, Point, Side
 from lanes.comparing.metrics import DECODE
 
-_Base = tuple[int, int, int, str]
+_Base = tuple[int, int, str]
 
 
 def columns(sides: Sequence[Side]) -> tuple[Column, ...]:
@@ -32,18 +32,18 @@ def columns(sides: Sequence[Side]) -> tuple[Column, ...]:
 
 
 def _base(sides: Sequence[Side]) -> _Base | None:
-    """The prompt, answer and depth that most lanes have; of several the shallowest."""
+    """The prompt and depth that most lanes have; of several the shallowest."""
     count: Counter[_Base] = Counter()
     for side in sides:
         count.update({key for point in side.points if (key := _key(point))})
-    return min(count, key=lambda key: (-count[key], key[2], key[3] != "suffix", key[0]), default=None)
+    return min(count, key=lambda key: (-count[key], key[1], key[2] != "suffix", key[0]), default=None)
 
 
 def _key(point: Point) -> _Base | None:
     cell = point.cell
     if not cell or cell.get("load", "burst") != "burst" or not point.figures:
         return None
-    return cell["pp"], cell["tg"], cell["depth"], cell.get("shape", "suffix")
+    return cell["pp"], cell["depth"], cell.get("shape", "suffix")
 
 
 def _is(point: Point, base: _Base, streams: int | None = None) -> bool:
