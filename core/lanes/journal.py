@@ -13,11 +13,22 @@ Listener = Callable[[str, dict[str, Any]], None]
 
 
 class Journal:
-    def __init__(self, store: Store, listener: Listener, **about: Any) -> None:
+    def __init__(self, store: Store, listener: Listener, *, resume: str | None = None, **about: Any) -> None:
+        """Open a new run, or go on with the one of that whole id. Raises `LanesError` while another works on it."""
         self.store = store
-        self.run = store.begin(Owner.me(), **about)
         self._listener = listener
         self._lanes = 0
+        if resume is None:
+            self.run = store.begin(Owner.me(), **about)
+            return
+        self.run = resume
+        store.resume(resume, Owner.me())
+        for index, lane in enumerate(store.document(resume)["lanes"]):
+            self._lanes += 1
+            if lane["status"] == "running":
+                # It was cut: as if nobody had gone on with the run.
+                how = f"lanes was killed while {lane['boot'][-1]['phase'] if lane['boot'] else 'starting'}"
+                self.record("lane-end", lane=index, status="interrupted", reason=how, next_step=None)
 
     def record(self, kind: str, **data: Any) -> None:
         """Write an event, then tell it."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -42,30 +42,49 @@ def run(
     A lane that fails or cannot run is an outcome with its reason, never an exception. Raises
     `KeyboardInterrupt` after cleaning up, and leaves the rest out.
     """
-    outcomes = []
     # The same prompts for every lane of the run, fresh in the next one.
     plan = attrs.evolve(plan, comparison=journal.run)
-    for bound, place in zip(bounds, places, strict=True):
-        outcome = INTERRUPTED
-        attempt = Attempt(bound, place, journal, port, allowed, retries)
-        try:
-            endpoint = attempt.up(despite, take_over)
-            outcome = _measured(attempt, endpoint, plan, chosen, despite)
-        except LanesError as error:
-            outcome = attempt.failed(error)
-        except Exception as error:
-            # Ours to mend, but the lane must not be left behind, and the next ones can still run.
-            outcome = Outcome(
-                status="failed",
-                reason=f"lanes itself failed while {attempt.phase}: {type(error).__name__}: {error}",
-                next_step="report this, with LANES_DEBUG=1 for the traceback",
-            )
-            if _debug():
-                raise
-        finally:
-            outcome = attempt.stop(outcome)
-        outcomes.append(outcome)
-    return outcomes
+    return [
+        one(bound, place, plan, journal, chosen, port, despite, take_over, allowed, retries)
+        for bound, place in zip(bounds, places, strict=True)
+    ]
+
+
+def one(
+    bound: Bound,
+    place: Place,
+    plan: Plan,
+    journal: Journal,
+    chosen: Sequence[Chosen],
+    port: int | None = None,
+    despite: Collection[str] = (),
+    take_over: str | None = None,
+    allowed: Allowed = NOTHING,
+    retries: int = RETRIES,
+    block: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """Do so with one lane. `block` is where a launch of an A/B belongs."""
+    outcome = INTERRUPTED
+    attempt = Attempt(bound, place, journal, port, allowed, retries)
+    try:
+        if block is not None:
+            journal.record("block", lane=attempt.index, block=dict(block))
+        endpoint = attempt.up(despite, take_over)
+        outcome = _measured(attempt, endpoint, plan, chosen, despite)
+    except LanesError as error:
+        outcome = attempt.failed(error)
+    except Exception as error:
+        # Ours to mend, but the lane must not be left behind, and the next ones can still run.
+        outcome = Outcome(
+            status="failed",
+            reason=f"lanes itself failed while {attempt.phase}: {type(error).__name__}: {error}",
+            next_step="report this, with LANES_DEBUG=1 for the traceback",
+        )
+        if _debug():
+            raise
+    finally:
+        outcome = attempt.stop(outcome)
+    return outcome
 
 
 def _measured(

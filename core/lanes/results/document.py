@@ -6,6 +6,7 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     new-lane       name, engine, recipe, cluster, environment, overrides, url
     findings       verdict, findings
     phase          phase
+    staged         staged
     launched       launch, folder
     attempt        number, of, status, reason, seconds, causes, log
     images         images
@@ -15,8 +16,10 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     requests       instrument, cell, number, count, packed
     cell           instrument, cell
     instrument-end instrument, status, reason
+    block          block
     lane-end       status, reason, next_step, causes, log
     run-end        exit_code
+    run-resumed    (nothing)
 
 `requests` are the timelines of many requests, for those who compute figures anew: a document does not hold
 them, and is folded without them.
@@ -77,8 +80,11 @@ def fold(run: str, events: Sequence[Event], alive: bool) -> dict[str, Any]:
         "exit_code": None,
         "lanes": [],
     }
+    standing = {"status": document["status"], "ended_at": None, "exit_code": None}
     for event in events:
         _apply(document, event)
+        if event.kind == "run-resumed":
+            document.update(standing)
     for lane in document["lanes"]:
         _close(lane, alive)
     return document
@@ -112,6 +118,7 @@ def _new_lane() -> dict[str, Any]:
         "next_step": None,
         "environment": {},
         "boot": [],
+        "staging": [],
         "attempts": [],
         "lane_metrics": {},
         "overrides": [],
@@ -144,6 +151,8 @@ def _apply_to_lane(lane: dict[str, Any], event: Event, data: dict[str, Any]) -> 
         cell.update(data["cell"], passes=cell["passes"])
     elif event.kind == "attempt":
         lane["attempts"].append(data)
+    elif event.kind == "staged":
+        lane["staging"].append(data["staged"])
     elif event.kind == "lane-end":
         _end_phase(lane, event.at)
         lane.update(data)

@@ -100,6 +100,27 @@ class Store:
         self.append(run, "run", **data)
         return run
 
+    def resume(self, run: str, owner: Owner) -> None:
+        """Go on with a run that ended or was cut; `run` is a whole id. Raises `LanesError` while another works
+        on it."""
+        with self._told("written"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                pid, created, kept = self._db.execute(
+                    "SELECT owner_pid, owner_created, document FROM runs WHERE id = ?", (run,)
+                ).fetchone()
+                if kept is None and Owner(pid=pid, created=created).alive():
+                    raise LanesError(
+                        f"{run} is being worked on by lanes (pid {pid})", "wait, or stop that first"
+                    )
+                self._db.execute(
+                    "UPDATE runs SET owner_pid = ?, owner_created = ?, document = NULL WHERE id = ?",
+                    (owner.pid, owner.created, run),
+                )
+            finally:
+                self._db.execute("COMMIT")
+        self.append(run, "run-resumed")
+
     def append(self, run: str, kind: str, **data: Any) -> None:
         """Write one event of a run; it is on disk when this returns."""
         with self._told("written"):
