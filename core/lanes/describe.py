@@ -61,4 +61,9 @@ def launch(value: Launch) -> dict[str, Any]:
 
 
 def hide(env: Any) -> dict[str, str]:
-    return {k: HIDDEN if _SECRET.search(k) else v for k, v in env.items()}
+    return {k: HIDDEN if is_secret(k) else v for k, v in env.items()}
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret."""
+    return _SECRET.search(name) is not None

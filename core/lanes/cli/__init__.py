@@ -28,6 +28,7 @@ COMMANDS = {
     "calibrate": "Hold the benchmark's client against a server of known timing on this machine.",
     "compare": "Show the lanes of several runs in one table.",
     "history": "List past runs, or show one.",
+    "report": "Bundle what failed in a run for the engine's maintainers.",
 }
 
 

@@ -107,7 +107,7 @@ class _Survival:
         try:
             reason = await trial.prepare()
         except Crashed as crash:
-            return Tried(step=step, status="crashed", tokens=_LEAST, reason=str(crash), body={})
+            return Tried(step=step, status="crashed", tokens=_LEAST, reason=str(crash))
         self._told(trial)
         if reason is not None:
             self.measured = Measured(status="failed", reason=f"no prompt is answered: {reason}")
@@ -165,15 +165,14 @@ class _Survival:
             )
 
     def keep(self, tried: Tried) -> dict[str, Any]:
-        """Write the request and the logs beside the result; what to say of them as evidence."""
+        """Write the requests and the logs beside the result; what to say of them as evidence."""
         folder = self._context.folder
-        kept: dict[str, Any] = {}
-        if tried.body:
-            (folder / "request.json").write_text(json.dumps(tried.body, indent=1), encoding="utf-8")
-            kept["request"] = "request.json"
+        names = [f"request{number}.json" for number in range(1, len(tried.bodies) + 1)]
+        for name, body in zip(names, tried.bodies, strict=True):
+            (folder / name).write_text(json.dumps(body, indent=1), encoding="utf-8")
         for rank, lines in self._context.subject.logs().items():
             (folder / f"rank{rank}.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return kept
+        return {"requests": names}
 
 
 def _row(tried: Tried, kept: dict[str, Any], reason: str | None, within: bool = True, **evidence: Any) -> Row:

@@ -44,7 +44,7 @@ class Step:
 class Tried:
     """What became of one step: `status` is `survived`, `refused` (a 4xx), `failed` (any other failure, and
     the server goes on serving), `crashed` or `hung` (it does not answer a small question any more).
-    `body` is the request, or the first of them; `tokens` is its length as far as it is known."""
+    `bodies` are the requests; `tokens` is the length of the first as far as it is known."""
 
     step: Step
     status: str
@@ -52,7 +52,7 @@ class Tried:
     reason: str | None = None
     streams: tuple[Stream, ...] = ()
     question_s: float | None = None
-    body: dict[str, Any]
+    bodies: tuple[dict[str, Any], ...] = ()
 
     @property
     def killed(self) -> bool:
@@ -121,11 +121,11 @@ class Trial:
 
     async def step(self, step: Step) -> Tried:
         """Send the step's prompts, then the small question. Never raises `Crashed`: that is a result."""
-        tried = Tried(step=step, status="crashed", tokens=step.tokens, body={})
+        tried = Tried(step=step, status="crashed", tokens=step.tokens)
         try:
             made = [await self.session.watched(self._prompt(step.tokens)) for _ in range(step.streams)]
             bodies = [self._body(text, self._answer) for text, _ in made]
-            tried = evolve(tried, body=bodies[0], tokens=made[0][1])
+            tried = evolve(tried, bodies=tuple(bodies), tokens=made[0][1])
             streams = await self.session.watched(self.session.burst(bodies))
             tried = evolve(tried, streams=tuple(streams), status="survived")
             for (text, _), stream in zip(made, streams, strict=True):
