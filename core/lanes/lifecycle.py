@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -26,6 +27,7 @@ from lanes.settings import NOTHING, Allowed, how_to_allow, resolved
 from lanes.staging import copies, scripts
 from lanes.staging.crew import Station
 from lanes.types import (
+    Build,
     Cause,
     Copy,
     Endpoint,
@@ -256,7 +258,8 @@ class Attempt:
         )
 
     def _copies(self, wanted: Sequence[Copy]) -> None:
-        copies.carry_out(wanted, self._stations(), self.lane.recipe, self.progress, self.warn)
+        for one in copies.carry_out(wanted, self._stations(), self.lane.recipe, self.progress, self.warn):
+            self._note("copy", one.name, one)
 
     def _script(self, script: HostScript) -> None:
         assert self.record is not None
@@ -273,14 +276,23 @@ class Attempt:
             found.setdefault(host, Station(name=seat.node.name, host=host))
         return list(found.values())
 
-    def _image(self, image: Image) -> str:
+    def _image(self, item: Image | Build) -> str:
         from lanes.executors import images
 
-        ranks = range(_ranks(self.lane))
-        where = {
-            self.place.host(rank): self.place.nodes[min(rank, len(self.place.nodes) - 1)] for rank in ranks
-        }
-        return images.ensure(image, where, lambda name, done, total: self.progress(_bytes(name, done, total)))
+        spots: dict[Host, images.Spot] = {}
+        for seat in self.place.seats[: _ranks(self.lane)]:
+            host = self.place.host(seat.rank)
+            name, arch = seat.node.name, seat.node.arch
+            spots.setdefault(host, images.Spot(name=name, host=host, address=seat.address, machine=arch))
+        origin = self.lane.recipe.origin if self.lane.recipe else ""
+        ready = images.ready(item, list(spots.values()), self.progress, origin)
+        self._note("image", item.name, ready)
+        return ready.pinned
+
+    def _note(self, kind: str, name: str, what: Any) -> None:
+        """Keep in the result what became of an item that was staged."""
+        about = {"kind": kind, "name": name, **describe.plain(what)}
+        self.journal.record("staged", lane=self.index, staged=about)
 
     def launch(self, staged: Staged) -> Launch:
         """Start every rank in the engine's order. Raises `StartError`."""

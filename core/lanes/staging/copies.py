@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from lanes.amounts import duration, size
 from lanes.staging.crew import Station, work
 from lanes.types import Copy, Recipe
 
@@ -113,9 +114,9 @@ class Rate:
             return None
         self.collapsed = low
         if not low:
-            return f"{_size(rate)}/s again"
+            return f"{size(rate)}/s again"
         return (
-            f"the rate has collapsed from {_size(usual)}/s to {_size(rate)}/s: "
+            f"the rate has collapsed from {size(usual)}/s to {size(rate)}/s: "
             "the source's storage is overloaded, or its network is"
         )
 
@@ -156,22 +157,10 @@ class _Watch:
         node = max(self._last, key=lambda one: self._last[one]["total"] - self._last[one]["done"])
         event = self._last[node]
         where = f" on {node}, the last of {len(self._last)}" if self._several else ""
-        text = (
-            f"{event['name']}{where}: {_size(event['done'])} of {_size(max(event['total'], event['done']))}"
-        )
+        text = f"{event['name']}{where}: {size(event['done'])} of {size(max(event['total'], event['done']))}"
         rate = self._rates[node].now
         if event["doing"] != "copying":
             return f"{text}, {event['doing']}"
         if rate:
-            text += f" at {_size(rate)}/s, {_time((event['total'] - event['done']) / rate)} left"
+            text += f" at {size(rate)}/s, {duration((event['total'] - event['done']) / rate)} left"
         return text
-
-
-def _size(size: float) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(0, seconds):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

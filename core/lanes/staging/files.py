@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lanes.errors import StagingError
-from lanes.types import Copy, Files, HostScript, Image, Staged, StageItem
+from lanes.types import Build, Copy, Files, HostScript, Image, Staged, StageItem
 
 Progress = Callable[[str, int, int], None]
 """Called with the item's name, bytes done, and bytes in all."""
@@ -26,13 +26,13 @@ def stage(
     items: Sequence[StageItem],
     folder: Path,
     progress: Progress = lambda *_: None,
-    image: Callable[[Image], str] | None = None,
+    image: Callable[[Image | Build], str] | None = None,
     copies: Callable[[Sequence[Copy]], object] | None = None,
     script: Callable[[HostScript], object] | None = None,
 ) -> Staged:
-    """Make every item ready and return the paths by item name, images by their reference.
+    """Make every item ready and return the paths by item name, images by what containers are started from.
 
-    `image` brings an image to where it is needed, `copies` carries out copies on the nodes, all at once
+    `image` brings an image to where it is needed, built first where that is wanted, `copies` carries out copies on the nodes, all at once
     and before anything else (whether there is room is soon known), `script` runs a host script.
     Raises `StagingError`.
     """
@@ -47,7 +47,7 @@ def stage(
             paths[item.name] = item.target
         elif isinstance(item, HostScript) and script is not None:
             script(item)
-        elif isinstance(item, Image) and image is not None:
+        elif isinstance(item, Image | Build) and image is not None:
             paths[item.name] = image(item)
         else:
             raise StagingError(
