@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import attrs
 from lanes import describe, paths, verdicts
 from lanes.errors import LanesError, UsageError
 from lanes.instruments.base import MEASURED, Context, Measured, Subject
-from lanes.types import Endpoint, Evidence, Finding
+from lanes.types import Endpoint, Evidence, Finding, Verdict
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
@@ -44,9 +44,10 @@ def measure(
     subject: Subject,
     findings: Sequence[Finding] = (),
     despite: Collection[str] = (),
+    overrides: Sequence[str] = (),
 ) -> Session:
     """Run each instrument on a lane that serves. One that fails is kept with its reason, and the others go on;
-    when the server is gone the rest is skipped. `findings` are those of the lane so far.
+    when the server is gone the rest is skipped. `findings` and `overrides` are those of the lane so far.
 
     KeyboardInterrupt passes through, and so does UsageError; what was measured is on disk.
     """
@@ -59,8 +60,11 @@ def measure(
         if gone is not None:
             _end(journal, lane, name, "skipped", gone)
             continue
-        context = _context(one, plan, journal, lane, subject, state, despite)
-        ended[name] = found = _run(one, context)
+        context = _context(one, plan, journal, lane, subject, state, despite, overrides)
+        found = _run(one, context)
+        if found.status == "unrunnable" and state.overridden(despite):
+            found = MEASURED
+        ended[name] = found
         if found.status == "crashed" or (found.status != "measured" and subject.alive() is not None):
             gone = f"the server was gone since {name}"
         elif found.status == "unmeasurable":
@@ -95,6 +99,15 @@ class _State:
     endpoint: Endpoint
     findings: list[Finding]
 
+    def overridden(self, despite: Collection[str]) -> bool:
+        """Whether the user goes on against all that was observed."""
+        no = {
+            f.question
+            for f in self.findings
+            if f.verdict is Verdict.UNRUNNABLE and f.evidence is Evidence.OBSERVED
+        }
+        return bool(no) and no <= set(despite)
+
 
 def _context(
     one: Chosen,
@@ -104,6 +117,7 @@ def _context(
     subject: Subject,
     state: _State,
     despite: Collection[str],
+    overrides: Sequence[str],
 ) -> Context:
     name = one.instrument.name
 
@@ -116,13 +130,23 @@ def _context(
     def observe(finding: Finding) -> None:
         state.findings.append(attrs.evolve(finding, evidence=Evidence.OBSERVED))
         judged = verdicts.judge(state.findings, despite)
-        said = [describe.finding(f) for f in state.findings]
-        journal.record("findings", lane=lane, verdict=judged.verdict.value, findings=said)
+        observed = [f.question for f in state.findings if f.question in despite]
+        journal.record(
+            "findings",
+            lane=lane,
+            verdict=judged.verdict.value,
+            findings=[describe.finding(f) for f in state.findings],
+            overrides=list(dict.fromkeys([*overrides, *observed])),
+        )
 
     def place() -> Path:
         folder = paths.artefacts() / journal.run / f"lane{lane}" / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+
+    def earlier() -> Sequence[Mapping[str, Any]]:
+        found: Sequence[Mapping[str, Any]] = journal.store.document(journal.run)["lanes"][lane]["instruments"]
+        return found
 
     return Context(
         endpoint=state.endpoint,
@@ -133,6 +157,7 @@ def _context(
         tell=tell,
         observe=observe,
         place=place,
+        earlier=earlier,
     )
 
 

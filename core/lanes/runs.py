@@ -106,6 +106,7 @@ def _measured(
         attempt.subject(),
         attempt.findings,
         despite,
+        attempt.overrides,
     )
     if found.status == "measured":
         return Outcome(status="measured", lacking=found.failed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from lanes.cli import output
+from lanes.cli import output, rows
 from lanes.results.document import cell_name as cell_name
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def show(document: dict[str, Any]) -> None:
     """Print the table of a `lanes.result/1` document on stdout, with the notes that belong to it."""
     console = output.console()
     console.print(_table(document, " " if console.width >= _ROOMY else "\n"))
-    for line in _notes(document):
+    for table in rows.tables(document):
+        console.print(table)
+    for line in (*rows.notes(document), *_notes(document)):
         console.print(line, markup=False, highlight=False, style="dim")
 
 
@@ -58,6 +60,12 @@ def _table(document: dict[str, Any], between: str) -> Table:
         # What all streams brought together says something of several only.
         held.discard("span_tps")
     columns = {name: title for name, title in _COLUMNS if name in held or name in _ALWAYS}
+    if not every:
+        made = output.table("lane", "status")
+        for lane in document["lanes"]:
+            said = ": ".join(part for part in (lane["status"], lane["reason"]) if part)
+            made.add_row(lane["name"], said)
+        return made
     made = output.table("lane", "cell", *columns.values(), "n>", "status")
     for lane in document["lanes"]:
         cells = _cells(lane)
@@ -87,11 +95,14 @@ def interval(value: dict[str, Any], between: str = " ") -> str:
     """`41.7 [38.8, 43.0]`: the median and its 95% interval, with three or four digits that count. One
     pass has no interval."""
     if value["n"] < 2:
-        return _number(value["median"])
-    return f"{_number(value['median'])}{between}[{_number(value['lo'])}, {_number(value['hi'])}]"
+        return number(value["median"])
+    return f"{number(value['median'])}{between}[{number(value['lo'])}, {number(value['hi'])}]"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A number with three or four digits that count."""
+    if isinstance(value, int):
+        return f"{value:,}"
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}"

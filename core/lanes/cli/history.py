@@ -103,7 +103,8 @@ def _recompute(document: dict[str, Any], store: Store) -> list[str]:
     said: list[str] = []
     found: list[dict[str, Any]] = []
     for index, lane in enumerate(document["lanes"]):
-        for instrument in lane["instruments"]:
+        # The raw timelines of others are their own.
+        for instrument in (one for one in lane["instruments"] if one["name"] == "probe"):
             for cell in instrument["cells"]:
                 batches = (
                     batch

@@ -128,6 +128,8 @@ class Context:
     observe: Callable[[Finding], None]
     """Add a finding, with the evidence OBSERVED, to those of the lane: its verdict is judged anew."""
     place: Callable[[], Path]
+    earlier: Callable[[], Sequence[Mapping[str, Any]]] = lambda: ()
+    """The instruments of this lane so far, as the result shows them: with their plans, cells and rows."""
     started: float = field(factory=time.monotonic)
 
     @property
