@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -59,6 +60,31 @@ def test_nothing_is_sent_before_it_is_due_and_all_of_it_is_told(shared: Metronom
         due_ns = sent.got_ns + 100_000_000 + number * 10_000_000
         assert late_ns >= 0 and at_ns == pytest.approx(due_ns + late_ns, abs=2)
     assert seen.t0_ns < sent.got_ns < seen.t0_ns + 50_000_000
+
+
+def gaps_s(sent: Sent) -> list[float]:
+    return [(b - a) / 1e9 for a, b in itertools.pairwise(sent.at_ns)]
+
+
+def test_prefills_in_line_begin_one_after_the_other(shared: Metronome) -> None:
+    """Each first token comes a prefill after the one before, and decode goes on at full speed meanwhile."""
+    script = {"ttft_s": 0.3, "gap_s": 0.02, "in_line": True}
+    found = stream(shared, script, script, script, tokens=12)
+    begun = min(sent.got_ns for _, sent in found)
+    firsts = sorted((sent.at_ns[0] - begun) / 1e9 for _, sent in found)
+    assert firsts == pytest.approx([0.3, 0.6, 0.9], abs=0.05)
+    assert all(statistics.median(gaps_s(sent)) == pytest.approx(0.02, abs=0.005) for _, sent in found)
+
+
+def test_decode_starves_beside_a_prefill_and_recovers(shared: Metronome) -> None:
+    """Ten times slower while the other prefills, and never for longer than that."""
+    decoding = {"ttft_s": 0.0, "gap_s": 0.02, "beside_prefill": 10.0}
+    ((_, a), (_, b)) = stream(shared, decoding, {"ttft_s": 0.7, "gap_s": 0.02}, tokens=40)
+    beside = [gap for at, gap in zip(a.at_ns[1:], gaps_s(a), strict=True) if at < b.at_ns[0]]
+    after = [gap for at, gap in zip(a.at_ns, gaps_s(a), strict=False) if at > b.at_ns[0]]
+    # Alone it would be 35 tokens.
+    assert 3 <= len(beside) <= 5 and statistics.median(beside) == pytest.approx(0.2, abs=0.05)
+    assert len(after) > 30 and statistics.median(after) == pytest.approx(0.02, abs=0.005)
 
 
 def test_lateness_is_never_carried_over() -> None:

@@ -33,6 +33,11 @@ class Script:
     """The text of a token."""
     prefill_tps: float | None = None
     """The first delta is due so much later as the tokens that are not cached take at this rate."""
+    in_line: bool = False
+    """A prefill begins when those before it have ended. The metronome heeds it."""
+    beside_prefill: float = 1.0
+    """A token that is begun while another stream prefills takes so many times as long, or until that prefill
+    has ended. The metronome heeds it."""
     early: tuple[str, ...] = ()
     """Data of events that are sent at once."""
     between: str | None = None
@@ -115,9 +120,7 @@ def events(script: Script, answer: Answer, cached: int | None) -> Iterator[tuple
         yield 0.0, 0, write.chunk({"role": "assistant", "content": ""}, 0)
     for data in script.early:
         yield 0.0, 0, write.event(data)
-    due_s, sent, last = script.ttft_s + script.hidden * script.gap_s, 0, ""
-    if script.prefill_tps:
-        due_s += (answer.prompt_tokens - (cached or 0)) / script.prefill_tps
+    due_s, sent, last = first_s(script, answer, cached), 0, ""
     if script.role == "late":
         yield due_s, 0, write.chunk({"role": "assistant", "content": None}, 0)
     while sent < stop:
@@ -143,6 +146,14 @@ def events(script: Script, answer: Answer, cached: int | None) -> Iterator[tuple
             yield due_s, script.tokens_per_delta, last + tail
         else:
             yield due_s + script.tail_s, 0, tail
+
+
+def first_s(script: Script, answer: Answer, cached: int | None) -> float:
+    """Return when the first delta is due, in seconds after the request."""
+    due_s = script.ttft_s + script.hidden * script.gap_s
+    if script.prefill_tps:
+        due_s += (answer.prompt_tokens - (cached or 0)) / script.prefill_tps
+    return due_s
 
 
 class _Writer:

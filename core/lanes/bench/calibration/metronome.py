@@ -35,7 +35,7 @@ import httptools
 
 from lanes.bench.transport import ask_for_stamps, stamp
 from lanes.errors import LaneError
-from lanes.testing.scripts import TEMPLATE_TOKENS, Answer, Script, count_tokens, events
+from lanes.testing.scripts import TEMPLATE_TOKENS, Answer, Script, count_tokens, events, first_s
 
 _MODEL = "metronome"
 _READ_BYTES = 262144
@@ -130,10 +130,22 @@ class _Stream:
         self.answer = Answer({**body, "max_tokens": limit}, count_tokens(prompt) + TEMPLATE_TOKENS, got_ns)
         self._late_ns: list[int] = []
         self._took_ns: list[int] = []
-        self._peer, self._script = peer, script
+        self._peer, self.script = peer, script
         self._events = events(script, self.answer, script.cached)
         self._next: tuple[float, int, str | None] | None = None
         self._framed = b""
+        self._before_ns = self._shift_ns = 0
+        self.starts_ns, self.prefilled_ns = (
+            got_ns,
+            got_ns + round(first_s(script, self.answer, script.cached) * 1e9),
+        )
+
+    def wait_for(self, line_ns: int) -> None:
+        """Begin to prefill no earlier than `line_ns`, when those before it have."""
+        if self.script.in_line and line_ns > self.starts_ns:
+            self._shift_ns = line_ns - self.starts_ns
+            self.starts_ns += self._shift_ns
+            self.prefilled_ns += self._shift_ns
 
     @property
     def record(self) -> dict[str, Any]:
@@ -141,15 +153,23 @@ class _Stream:
         sent = [(ns, tokens, late, took) for (ns, tokens), late, took in writes]
         return {"id": self.answer.body.get("id"), "got_ns": self.answer.got_ns, "sent": sent}
 
-    def prepare(self) -> int | None:
-        """Make the next event ready and return when it is due; None when there is none left."""
+    def prepare(self, others_ns: int) -> int | None:
+        """Make the next event ready and return when it is due; None when there is none left. Others
+        prefill until `others_ns`."""
         self._next = next(self._events, None)
         if self._next is None:
             return None
         due_s, _, data = self._next
         encoded = data.encode() if data is not None else b""
-        self._framed = b"%x\r\n%b\r\n" % (len(encoded), encoded) if self._script.chunked else encoded
-        return self.answer.got_ns + round(due_s * 1e9)
+        self._framed = b"%x\r\n%b\r\n" % (len(encoded), encoded) if self.script.chunked else encoded
+        due_ns = self.answer.got_ns + round(due_s * 1e9) + (self._shift_ns if due_s else 0)
+        if self.answer.sent and others_ns > self._before_ns:
+            gap_ns = due_ns - self._before_ns
+            slow_ns = min(round(gap_ns * self.script.beside_prefill), others_ns - self._before_ns + gap_ns)
+            self._shift_ns += max(slow_ns - gap_ns, 0)
+            due_ns = self._before_ns + max(slow_ns, gap_ns)
+        self._before_ns = due_ns
+        return due_ns
 
     def write(self, due_ns: int) -> bool:
         """Write the event that is due; False when the connection is cut there."""
@@ -161,17 +181,17 @@ class _Stream:
             now_ns = time.time_ns()
             self.answer.sent.append((now_ns, tokens))
             self._late_ns.append(now_ns - due_ns)
-            self._peer.send(self._framed, self._script.packet)
+            self._peer.send(self._framed, self.script.packet)
             self._took_ns.append(time.time_ns() - now_ns)
         else:
-            self._peer.send(self._framed, self._script.packet)
+            self._peer.send(self._framed, self.script.packet)
         return True
 
     def finish(self) -> bool:
         """End the body; False when only the end of the connection does that."""
-        if self._script.chunked:
+        if self.script.chunked:
             self._peer.send(b"0\r\n\r\n")
-        return self._script.chunked
+        return self.script.chunked
 
 
 def _asked(script: Script, body: Mapping[str, Any]) -> Script:
@@ -280,6 +300,8 @@ class _Server:
         self._script = script
         self._peers: dict[int, _Peer] = {}
         self._streams: list[_Stream] = []
+        self._line_ns = 0
+        self._prefills: list[_Stream] = []
         self._due: list[tuple[int, int, _Stream, _Peer]] = []
         self._number = 0
         self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
@@ -340,13 +362,23 @@ class _Server:
             self._schedule(stream, peer)
 
     def _schedule(self, stream: _Stream, peer: _Peer) -> None:
-        due_ns = stream.prepare() if peer.open else _NEVER_NS
+        due_ns = stream.prepare(self._others(stream)) if peer.open else _NEVER_NS
         if due_ns is None:
             if not stream.finish():
                 peer.close()
         elif peer.open:
             self._number += 1
             heapq.heappush(self._due, (due_ns, self._number, stream, peer))
+
+    def _others(self, stream: _Stream) -> int:
+        """Until when streams prefill beside this one, as far as that is known; 0 when none does, or it does
+        not matter."""
+        if stream.script.beside_prefill <= 1:
+            return 0
+        now_ns = time.time_ns()
+        self._prefills = [one for one in self._prefills if one.prefilled_ns > now_ns]
+        beside = (s.prefilled_ns for s in self._prefills if s is not stream and s.starts_ns <= now_ns)
+        return max(beside, default=0)
 
     def request(self, peer: _Peer, path: str, content: bytes, got_ns: int) -> None:
         try:
@@ -381,6 +413,9 @@ class _Server:
         ending = "Transfer-Encoding: chunked" if script.chunked else "Connection: close"
         peer.send(f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n{ending}\r\n\r\n".encode())
         stream = _Stream(peer, body, script, got_ns)
+        stream.wait_for(self._line_ns)
+        self._line_ns = max(self._line_ns, stream.prefilled_ns)
+        self._prefills.append(stream)
         self._streams.append(stream)
         self._schedule(stream, peer)
 
