@@ -26,7 +26,8 @@ COMMANDS = {
     "recipes": "List the recipes, or show one.",
     "scan": "Show which GPU code files hold, and whether it runs on a GPU.",
     "calibrate": "Hold the benchmark's client against a server of known timing on this machine.",
-    "compare": "Show the lanes of several runs in one table.",
+    "compare": "Compare lanes: figures side by side, what differs, and what can be said.",
+    "ab": "Find out which of two lanes is faster: launch them in turn, and judge.",
     "history": "List past runs, or show one.",
     "report": "Bundle what failed in a run for the engine's maintainers.",
 }

@@ -57,6 +57,7 @@ def choices(
         unit=" tok/s",
         higher=True,
         of=lambda s: _total(s, columns)[0],
+        shown=lambda s: _total(s, columns)[2],
         where=lambda s: _total(s, columns)[1],
     )
     shapes = (
@@ -148,17 +149,19 @@ def _figures(side: Side, names: Sequence[str]) -> list[Figure]:
     return [figure for figure in held if figure is not None]
 
 
-def _total(side: Side, columns: Sequence[Column]) -> tuple[float | None, str]:
-    """The most tokens a second of all streams at the overview's prompt and depth, and the cell's name."""
+def _total(side: Side, columns: Sequence[Column]) -> tuple[float | None, str, bool]:
+    """The most tokens a second of all streams at the overview's prompt and depth, the cell's name, and whether
+    it was shown to be the best."""
     held = []
     for column in columns:
         entry = column.entries.get(side.name)
         point = side.point(entry.instrument, entry.point) if entry else None
         if point is None or not point.cell:
             continue
-        if found := next((point.figures[name].median for name in _TOTAL if name in point.figures), None):
-            held.append((found, point.name))
-    return max(held, default=(None, ""))
+        names = _TOTAL if point.cell["concurrency"] != 1 else DECODE
+        if found := next((point.figures[name] for name in names if name in point.figures), None):
+            held.append((found.median, point.name, found.best))
+    return max(held, default=(None, "", False))
 
 
 def _contention(side: Side) -> float | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lanes.comparing import choices, doubts, factors, grouping, overview, pairing
 from lanes.comparing.comparison import Comparison
+from lanes.comparing.grouping import Launch
 from lanes.comparing.judging import MARGIN
 from lanes.comparing.summarising import summary
 
@@ -19,12 +20,14 @@ def compare(
     margin: float = MARGIN,
     weights: Mapping[str, float] | None = None,
     floors: pairing.Floors | None = None,
+    figures: Collection[str] = (),
 ) -> Comparison:
     """Compare the lanes of `lanes.result/1` documents.
 
     `only` names lanes or runs: the others are known, for doubts, and not shown. With `by` launches are put
     together by that factor's value, whatever else differs. `margin` is the share beyond which a difference
-    counts; `weights` are the user's own, a figure's name to its weight; `floors` what A/A runs taught.
+    counts; `weights` are the user's own, a figure's name to its weight; `floors` what A/A runs taught; `figures` those
+    to judge by, where not all.
 
     Raises KeyError with the name of a lane or run of `only`, a factor, or a figure that nothing has.
     """
@@ -33,15 +36,11 @@ def compare(
     for name in only:
         if not any(name in (one.lane["name"], one.run) for one in shown):
             raise KeyError(name)
-    # Lanes stand in the order in which they were named.
-    shown.sort(
-        key=lambda one: min(
-            (i for i, name in enumerate(only) if name in (one.lane["name"], one.run)), default=0
-        )
-    )
+    # Lanes stand in the order in which they were named, those of an A/B as A and B.
+    shown.sort(key=lambda one: (_place(one, only), one.block[2] if one.block else ""))
     groups = grouping.by_factor(shown, by) if by is not None else grouping.by_lane(shown)
     summaries = [summary(group) for group in groups]
-    found = pairing.verdicts(summaries, margin, floors or {})
+    found = pairing.verdicts(summaries, margin, floors or {}, figures)
     plain = [one.side for one in summaries]
     sides = [pairing.with_best(side, plain, found) for side in plain]
     columns = overview.columns(sides)
@@ -55,3 +54,9 @@ def compare(
         choices=choices.choices(sides, columns, weights),
         margin=margin,
     )
+
+
+def _place(launch: Launch, only: Sequence[str]) -> int:
+    """Where the lane was named, 0 when it was not."""
+    named = (launch.lane["name"], launch.run)
+    return min((index for index, name in enumerate(only) if name in named), default=0)

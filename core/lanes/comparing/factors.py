@@ -60,7 +60,7 @@ def _pairs(lane: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "image", _images(lane, recipe)
     yield "nodes", recipe.get("nodes")
     yield "cluster", lane.get("cluster")
-    yield "gpu", ", ".join(sorted({gpu["name"] for gpu in gpus})) or None
+    yield "gpu", ", ".join(sorted({gpu["name"] for gpu in gpus})) or ("none" if nodes else None)
     yield "driver", ", ".join(sorted({gpu["driver"] for gpu in gpus if gpu.get("driver")})) or None
     yield "host", environment.get("kernel")
     yield "instrument version", environment.get("lanes")

@@ -25,6 +25,8 @@ class Launch:
     reported: str | None = None
     quoted: bool = False
     block: tuple[str, int, str] | None = None
+    torn: bool = False
+    """Whether its block was cut and begun anew: then it has no partner."""
     mirrored: bool = False
     """Whether its A/B holds a lane against itself: then the sides are kept apart."""
 
@@ -50,6 +52,7 @@ def launches(documents: Iterable[Mapping[str, Any]]) -> list[Launch]:
     for document in sorted(documents, key=lambda d: d.get("started_at") or 0.0):
         provenance = document.get("provenance") or {}
         ab = document.get("ab") or {}
+        last = _last_attempts(document["lanes"])
         for lane in document["lanes"]:
             block = lane.get("block")
             found.append(
@@ -60,10 +63,18 @@ def launches(documents: Iterable[Mapping[str, Any]]) -> list[Launch]:
                     reported=provenance.get("by"),
                     quoted=bool(provenance.get("quotes")),
                     block=(document["run"], block["number"], block["side"]) if block else None,
+                    torn=bool(block) and block["attempt"] < last[block["number"]],
                     mirrored=bool(ab.get("mirrored")),
                 )
             )
     return found
+
+
+def _last_attempts(lanes: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for block in (lane["block"] for lane in lanes if lane.get("block")):
+        last[block["number"]] = max(last.get(block["number"], 0), block["attempt"])
+    return last
 
 
 def by_lane(found: Sequence[Launch]) -> list[Group]:

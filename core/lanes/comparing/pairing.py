@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -26,8 +26,11 @@ class _Pair:
     question: Question
 
 
-def verdicts(summaries: Sequence[Summary], margin: float, floors: Floors) -> tuple[Verdict, ...]:
-    """Judge every two lanes by every figure that both have, all of them together.
+def verdicts(
+    summaries: Sequence[Summary], margin: float, floors: Floors, figures: Collection[str] = ()
+) -> tuple[Verdict, ...]:
+    """Judge every two lanes by every figure that both have (of `figures`, where some are named), all of them
+    together.
 
     Of more than two lanes only those figures are judged of which something can be claimed at all.
     What a document only quotes is not judged, nor what versions of an instrument do not count alike.
@@ -38,7 +41,7 @@ def verdicts(summaries: Sequence[Summary], margin: float, floors: Floors) -> tup
         pair
         for a, b in itertools.combinations(measured, 2)
         for pair in _pairs(a, b, floors)
-        if everything or _can_tell(pair.question)
+        if (everything or _can_tell(pair.question)) and (not figures or pair.where[2] in figures)
     ]
     found = judge_all([pair.question for pair in pairs], margin)
     made = []
@@ -98,7 +101,9 @@ def _values(
 
 
 def _by_block(values: Sequence[tuple[Launch, float]]) -> dict[tuple[str, int], float]:
-    return {launch.block[:2]: value for launch, value in values if launch.block is not None}
+    return {
+        launch.block[:2]: value for launch, value in values if launch.block is not None and not launch.torn
+    }
 
 
 def _can_tell(question: Question) -> bool:
