@@ -23,11 +23,12 @@ from lanes.instruments.base import Subject as Subject
 from lanes.plugins import Plugins
 from lanes.structure import Mistake, structure
 
-BUILT_IN = ("smoke", "probe", "survival")
+BUILT_IN = ("smoke", "probe", "benchy", "survival")
 """The modules of this package that hold an `INSTRUMENT` of the same name, in the order in which they run."""
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "quick": ("smoke", "probe"),
+    "perf": ("probe", "benchy"),
     "agent": ("survival",),
     "full": BUILT_IN,
 }

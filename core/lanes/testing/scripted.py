@@ -239,7 +239,32 @@ class _Handler(BaseHTTPRequestHandler):
             with owner.slots:
                 # What waited for others is worked on from now; else the request's arrival counts.
                 start_s = time.time() if owner.queues else got_ns / 1e9
-                self._stream(script, answer, owner.cached(prompt, script), start_s)
+                cached = owner.cached(prompt, script)
+                if body.get("stream"):
+                    self._stream(script, answer, cached, start_s)
+                else:
+                    self._whole(script, answer, start_s)
+
+    def _whole(self, script: Script, answer: Answer, start_s: float) -> None:
+        """Answer at once, when the last delta of a stream would be due."""
+        tokens = script.tokens if script.tokens is not None else int(answer.body.get("max_tokens", 16))
+        due_s = script.ttft_s + max(tokens - 1, 0) // script.tokens_per_delta * script.gap_s
+        if self.server.owner.stopping.wait(max(start_s + due_s - time.time(), 0.0)):
+            return
+        answer.sent.append((time.time_ns(), tokens))
+        message = {"role": "assistant", "content": script.word * tokens}
+        value: dict[str, Any] = {
+            "object": "chat.completion",
+            "model": answer.body.get("model"),
+            "choices": [{"index": 0, "message": message, "finish_reason": script.finish}],
+        }
+        if script.usage != "none":
+            value["usage"] = {
+                "prompt_tokens": answer.prompt_tokens,
+                "completion_tokens": tokens,
+                "total_tokens": answer.prompt_tokens + tokens,
+            }
+        self._json(200, value)
 
     def _stream(self, script: Script, answer: Answer, cached: int | None, start_s: float) -> None:
         self.send_response(200)
