@@ -11,11 +11,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from lanes import nodes, paths
 from lanes.errors import UsageError
 from lanes.hosts import Host
+from lanes.limits import Limits
 from lanes.nodes import Place
 from lanes.structure import Mistake, structure
 from lanes.types import Node, Seat
@@ -25,7 +26,8 @@ from lanes.types import Node, Seat
 class ClusterNode:
     """One host. `ssh` is what `ssh` takes (left out: this machine); `docker` is the path of its Docker
     engine's socket, where that is not the usual one; `address` and `interface` are those of the network
-    between the nodes; `gpu` is a name that people use (`gb10`), `gpus` how many of them it has."""
+    between the nodes; `hcas` are its RDMA devices; `gpu` is a name that people use (`gb10`), `gpus` how many
+    of them it has; `limits` go before the cluster's own."""
 
     name: str
     ssh: str | None = None
@@ -33,18 +35,22 @@ class ClusterNode:
     address: str | None = None
     interface: str | None = None
     gid_index: int | None = None
+    hcas: tuple[str, ...] = ()
     gpu: str | None = None
     gpus: int = 1
+    limits: Limits = field(factory=Limits)
 
 
 @frozen(kw_only=True)
 class Cluster:
-    """Hosts in the order of ranks. A `protected` one is never changed by `lanes`."""
+    """Hosts in the order of ranks. A `protected` one is never changed by `lanes`. `limits` are those of all its
+    containers, instead of what engines ask for."""
 
     name: str
     description: str = ""
     source: str = ""
     protected: bool = False
+    limits: Limits = field(factory=Limits)
     nodes: tuple[ClusterNode, ...]
 
 
@@ -111,9 +117,14 @@ def place(cluster: Cluster) -> Place:
                 address=address,
                 interface=one.interface or "<interface>",
                 gid_index=one.gid_index,
+                hcas=one.hcas,
             )
         )
-    return Place(name=cluster.name, seats=tuple(found), hosts=hosts_of(cluster))
+    return Place(name=cluster.name, seats=tuple(found), hosts=hosts_of(cluster), limits=_limits(cluster))
+
+
+def _limits(cluster: Cluster) -> tuple[Limits, ...]:
+    return tuple(one.limits.over(cluster.limits) for one in cluster.nodes)
 
 
 def changeable(cluster: Cluster) -> Cluster:
@@ -156,9 +167,12 @@ def seen(cluster: Cluster, file: Path) -> Place:
                 address=one.address or "127.0.0.1",
                 interface=one.interface,
                 gid_index=one.gid_index,
+                hcas=one.hcas,
             )
         )
-    return Place(name=cluster.name, seats=tuple(seats), hosts=ways, file=str(file.absolute()))
+    return Place(
+        name=cluster.name, seats=tuple(seats), hosts=ways, file=str(file.absolute()), limits=_limits(cluster)
+    )
 
 
 def _asked(one: ClusterNode, way: Host) -> Node:

@@ -14,7 +14,19 @@ from typing import Any
 
 import attrs
 
-from lanes import checks, claims, describe, diagnosis, health, nodes, paths, records, staging, verdicts
+from lanes import (
+    checks,
+    claims,
+    describe,
+    diagnosis,
+    health,
+    limits,
+    nodes,
+    paths,
+    records,
+    staging,
+    verdicts,
+)
 from lanes.errors import Claimed, LaneError, LanesError, StagingError, Unmeasurable, Unrunnable
 from lanes.executors import process
 from lanes.hosts import Host
@@ -40,6 +52,7 @@ from lanes.types import (
     Node,
     Placement,
     Postmortem,
+    Recipe,
     Seat,
     Staged,
     StageItem,
@@ -85,6 +98,8 @@ class Preview:
     scripts: Mapping[str, str] = attrs.field(factory=dict)
     """The text of each host script, or why it cannot be shown."""
     launch: Launch | None = None
+    limited: tuple[str, ...] = ()
+    """What the cluster's file changes of the containers that the engine asks for."""
     problem: str | None = None
 
 
@@ -101,11 +116,14 @@ def preview(bound: Bound, place: Place, despite: Collection[str] = (), allowed: 
     try:
         items = _items(bound.engine, bound.lane, allowed)
         staged = Staged(paths={item.name: _symbolic(item) for item in items})
-        launch = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
+        asked = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
     except LanesError as error:
         return Preview(findings=findings, judgement=judgement, problem=str(error))
+    launch, limited = _limited(asked, place, placement)
     texts = {item.name: _text(item, bound.lane) for item in items if isinstance(item, HostScript)}
-    return Preview(findings=findings, judgement=judgement, items=items, scripts=texts, launch=launch)
+    return Preview(
+        findings=findings, judgement=judgement, items=items, scripts=texts, launch=launch, limited=limited
+    )
 
 
 def _text(script: HostScript, lane: Lane) -> str:
@@ -123,15 +141,36 @@ def _seats(lane: Lane, place: Place) -> tuple[Seat, ...]:
     return nodes.seats([*place.nodes, *(Node(name=f"node {rank + 1}") for rank in missing)])
 
 
+def _limited(launch: Launch, place: Place, placement: Placement) -> tuple[Launch, tuple[str, ...]]:
+    return limits.applied(launch, place.limits, [seat.node.name for seat in placement.seats])
+
+
 def _items(engine: Engine, lane: Lane, allowed: Allowed) -> tuple[StageItem, ...]:
     """What the engine wants staged, and what the recipe itself does, scripts as the user names them."""
     wanted: tuple[StageItem, ...] = tuple(engine.ask("lanes_stage", lane=lane))
     if lane.recipe:
+        wanted = tuple(_built(one, lane.recipe) for one in wanted)
         wanted += (*lane.recipe.staging, *lane.recipe.scripts)
     return tuple(resolved(one, allowed) if isinstance(one, HostScript) else one for one in wanted)
 
 
+def _built(item: StageItem, recipe: Recipe) -> StageItem:
+    """The recipe's image as something to build, where the recipe says how."""
+    if recipe.build is None or not isinstance(item, Image) or item.reference != recipe.image:
+        return item
+    how = recipe.build
+    return Build(
+        name=item.name,
+        tag=item.reference,
+        context=how.context,
+        dockerfile=how.dockerfile,
+        patches=how.patches,
+    )
+
+
 def _symbolic(item: StageItem) -> str:
+    if isinstance(item, Build):
+        return item.tag
     return item.parts[0] if isinstance(item, Files) and item.in_place else f"<{item.name}>"
 
 
@@ -300,7 +339,11 @@ class Attempt:
         self.enter("launching")
         self._staged = staged
         placement = process.place(self.place, _ranks(self.lane), self.port)
-        launch: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
+        asked: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
+        launch, limited = _limited(asked, self.place, placement)
+        if limited:
+            self.overrides = [*self.overrides, *(one for one in limited if one not in self.overrides)]
+            self.journal.record("findings", lane=self.index, overrides=self.overrides)
         stop = self.engine.ask("lanes_stop", lane=self.lane, launch=launch)
         self.launch_data = launch
         argv = tuple(one.argv for one in launch.in_order)

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 
 from lanes import hosts
 from lanes.hosts import Host
+from lanes.limits import Limits
 from lanes.types import Node, Seat
 
 
@@ -16,12 +17,14 @@ from lanes.types import Node, Seat
 class Place:
     """A cluster's name (`local` is this machine), its seats in order of rank, and the way to each.
 
-    `file` is that of a cluster whose nodes were asked: they are claimed before anything is done there."""
+    `file` is that of a cluster whose nodes were asked: they are claimed before anything is done there.
+    `limits` are those of the containers, by rank, that a cluster's file gives."""
 
     name: str
     seats: tuple[Seat, ...]
     hosts: tuple[Host, ...] = ()
     file: str | None = None
+    limits: tuple[Limits, ...] = ()
 
     def host(self, rank: int) -> Host:
         """How a rank's node is reached."""

@@ -217,13 +217,23 @@ class HostScript:
 
 
 @frozen(kw_only=True)
+class ImageBuild:
+    """How a recipe's image is built: a `context` folder beside the recipe, its `dockerfile`, and `patches` that are
+    applied to a copy of the folder, in order, before."""
+
+    context: str
+    dockerfile: str = "Dockerfile"
+    patches: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
 class Recipe:
     """Model, engine, options and environment: what a TOML file in `recipes/` says.
 
     `options` are raw here; the lane holds them typed. `env` reaches every rank's process. `patience_s`
     is how long the boot may take, instead of the engine's own deadline. `mounts` are paths of the nodes
-    that the containers see; `staging` and `scripts` come before the launch. `origin` is the file it was
-    read from.
+    that the containers see; with `build`, `image` is the name of what is built; `staging` and `scripts` come
+    before the launch. `origin` is the file it was read from.
     """
 
     name: str
@@ -236,6 +246,7 @@ class Recipe:
     nodes: int = 1
     patience_s: float | None = None
     image: str | None = None
+    build: ImageBuild | None = None
     mounts: tuple[Mount, ...] = ()
     staging: tuple[Copy, ...] = ()
     scripts: tuple[HostScript, ...] = ()
@@ -333,13 +344,15 @@ class Staged:
 
 @frozen(kw_only=True)
 class Seat:
-    """Where one rank will run: its node, the address others reach it at, its network interface."""
+    """Where one rank will run: its node, the address others reach it at, its network interface, the index
+    of its GID and its RDMA devices (`rocep1s0f0`, with all twins of a port), where these are known."""
 
     rank: int
     node: Node
     address: str = "127.0.0.1"
     interface: str | None = None
     gid_index: int | None = None
+    hcas: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -365,7 +378,8 @@ class Container:
     """What a process needs around it when it runs in a container.
 
     `gpus` is a number, or "all"; the executor turns it into devices. Limits are asked for; a
-    cluster's file may override those that its hosts refuse. `memlock_bytes=-1` is unlimited.
+    cluster's file may override those that its hosts refuse. `memlock_bytes=-1` is unlimited; `ulimits`
+    are further ones by Docker's names.
     """
 
     image: str
@@ -379,6 +393,8 @@ class Container:
     memory_bytes: int | None = None
     memlock_bytes: int | None = None
     nofile: int | None = None
+    cpus: float | None = None
+    ulimits: Mapping[str, int] = field(factory=_empty)
     labels: Mapping[str, str] = field(factory=_empty)
 
 

@@ -12,7 +12,7 @@ from lanes import describe, lifecycle
 from lanes.cli import findings, output
 from lanes.nodes import Place
 from lanes.settings import NOTHING, Allowed
-from lanes.types import Copy, HostScript
+from lanes.types import Build, Copy, HostScript
 
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
@@ -70,6 +70,7 @@ def _data(bound: lifecycle.Bound, preview: lifecycle.Preview) -> dict[str, Any]:
             for i in preview.items
         ],
         "launch": describe.launch(preview.launch) if preview.launch else None,
+        "limited": list(preview.limited),
         "problem": preview.problem,
     }
 
@@ -87,6 +88,11 @@ def _print(preview: lifecycle.Preview) -> None:
         click.echo(
             f"  stage {type(item).__name__.lower()} {item.name}"
             + (f" from {item.source} to {item.target} on each node" if isinstance(item, Copy) else "")
+            + (
+                f" {item.tag} from {' and '.join((item.context, *item.patches))}"
+                if isinstance(item, Build)
+                else ""
+            )
             + (f", {size / 1e6:,.0f} MB" if size else "")
         )
     if preview.launch is None:
@@ -95,5 +101,7 @@ def _print(preview: lifecycle.Preview) -> None:
     for process in preview.launch.processes:
         env = "".join(f"{k}={shlex.quote(v)} " for k, v in describe.hide(process.env).items())
         click.echo(f"  rank {process.rank}: {env}{shlex.join(process.argv)}")
+    for change in preview.limited:
+        click.echo(f"  the cluster's file changes {change}")
     if preview.launch.endpoint:
         click.echo(f"  endpoint: {preview.launch.endpoint.url}, model {preview.launch.endpoint.model}")

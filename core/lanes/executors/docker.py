@@ -45,7 +45,7 @@ def arguments(process: Process, host: Host, folder: Path, amd: bool = False) -> 
     """
     container = process.container
     assert container is not None
-    limits = {"memlock": container.memlock_bytes, "nofile": container.nofile}
+    limits = {**container.ulimits, "memlock": container.memlock_bytes, "nofile": container.nofile}
     return {
         "name": name_of(folder.name, process.rank),
         "image": container.image,
@@ -64,6 +64,7 @@ def arguments(process: Process, host: Host, folder: Path, amd: bool = False) -> 
         "cap_add": list(container.cap_add),
         "shm_size": container.shm_bytes,
         "mem_limit": container.memory_bytes,
+        "nano_cpus": None if container.cpus is None else int(container.cpus * 1e9),
         "devices": _devices(container, host, amd),
         "gpus": 0 if amd else container.gpus,
         "mounts": [[one.source, one.target, one.read_only] for one in container.mounts],

@@ -20,7 +20,14 @@ GIB = 2**30
 def launched(lane: Lane, node: Node, host: str = "0.0.0.0") -> Launch:
     assert lane.recipe is not None
     seats = tuple(
-        Seat(rank=r, node=node, address=f"10.0.0.{r + 1}", interface=f"enp{r}", gid_index=3 + r)
+        Seat(
+            rank=r,
+            node=node,
+            address=f"10.0.0.{r + 1}",
+            interface=f"enp{r}",
+            gid_index=3 + r,
+            hcas=(f"roce{r}", f"roceP{r}"),
+        )
         for r in range(lane.recipe.nodes)
     )
     placement = Placement(seats=seats, http_host=host, http_port="30001", rendezvous_port="20001")
@@ -77,6 +84,7 @@ def test_every_rank_has_its_own_place(seed_lane: LaneOf, sparks: list[Node]) -> 
     network = [(p.env["SGLANG_HOST_IP"], p.env["NCCL_SOCKET_IFNAME"]) for p in launch.processes]
     assert network == [(f"10.0.0.{r + 1}", f"enp{r}") for r in range(4)]
     assert [p.env["NCCL_IB_GID_INDEX"] for p in launch.processes] == ["3", "4", "5", "6"]
+    assert [p.env["NCCL_IB_HCA"] for p in launch.processes] == [f"roce{r},roceP{r}" for r in range(4)]
     assert all(p.env["GLOO_SOCKET_IFNAME"] == p.env["NCCL_SOCKET_IFNAME"] for p in launch.processes)
     # Only the head listens for clients.
     assert ["--host" in p.argv for p in launch.processes] == [True, False, False, False]

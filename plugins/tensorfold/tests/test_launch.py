@@ -28,7 +28,14 @@ LaneOf = Callable[..., Lane]
 def launched(lane: Lane, node: Node, host: str = "0.0.0.0") -> Launch:
     assert lane.recipe is not None
     seats = tuple(
-        Seat(rank=r, node=node, address=f"10.0.0.{r + 1}", interface=f"enp{r}", gid_index=3 + r)
+        Seat(
+            rank=r,
+            node=node,
+            address=f"10.0.0.{r + 1}",
+            interface=f"enp{r}",
+            gid_index=3 + r,
+            hcas=(f"roce{r}", f"roceP{r}"),
+        )
         for r in range(lane.recipe.nodes)
     )
     placement = Placement(seats=seats, http_host=host, http_port="30001", rendezvous_port="20001")
@@ -50,6 +57,7 @@ def test_the_reports_lane_word_by_word(seed_lane: LaneOf, sparks: list[Node]) ->
         "NCCL_SOCKET_IFNAME": "enp1",
         "GLOO_SOCKET_IFNAME": "enp1",
         "NCCL_IB_GID_INDEX": "4",
+        "NCCL_IB_HCA": "roce1,roceP1",
         "TF_DSV41_THINKING": "1",
         "TF_DSV41_DEFAULT_EFFORT": "high",
     }

@@ -87,6 +87,8 @@ def _environment(recipe: Recipe | None, seat: Seat, ranks: int) -> Mapping[str, 
             env |= {"NCCL_SOCKET_IFNAME": seat.interface, "GLOO_SOCKET_IFNAME": seat.interface}
         if seat.gid_index is not None:
             env["NCCL_IB_GID_INDEX"] = str(seat.gid_index)
+        if seat.hcas:
+            env["NCCL_IB_HCA"] = ",".join(seat.hcas)
     return {**env, **(recipe.env if recipe else {})}
 
 

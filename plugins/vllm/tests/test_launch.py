@@ -21,7 +21,14 @@ GIB = 2**30
 def launched(lane: Lane, node: Node, host: str = "0.0.0.0") -> Launch:
     assert lane.recipe is not None
     seats = tuple(
-        Seat(rank=r, node=node, address=f"10.0.0.{r + 1}", interface=f"enp{r}", gid_index=3 + r)
+        Seat(
+            rank=r,
+            node=node,
+            address=f"10.0.0.{r + 1}",
+            interface=f"enp{r}",
+            gid_index=3 + r,
+            hcas=(f"roce{r}", f"roceP{r}"),
+        )
         for r in range(lane.recipe.nodes)
     )
     placement = Placement(seats=seats, http_host=host, http_port="8001", rendezvous_port="29521")
@@ -54,6 +61,7 @@ def test_every_rank_has_its_own_place(lane_of: LaneOf, spark: Node) -> None:
     network = [(p.env["VLLM_HOST_IP"], p.env["NCCL_SOCKET_IFNAME"]) for p in launch.processes]
     assert network == [(f"10.0.0.{r + 1}", f"enp{r}") for r in range(3)]
     assert [p.env["NCCL_IB_GID_INDEX"] for p in launch.processes] == ["3", "4", "5"]
+    assert [p.env["NCCL_IB_HCA"] for p in launch.processes] == [f"roce{r},roceP{r}" for r in range(3)]
     assert launch.endpoint is not None and launch.endpoint.url == "http://10.0.0.1:8001"
     assert lanes_stop(lane, launch).order == (0, 1, 2)
     for argv in argvs:

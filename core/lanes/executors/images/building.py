@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from lanes import paths
 from lanes.errors import StagingError
 from lanes.types import Build
 
@@ -54,13 +55,12 @@ class Built:
 @contextlib.contextmanager
 def context(item: Build, origin: str) -> Iterator[Context]:
     """The patched copy of a build's context, for as long as the context lasts. Raises StagingError."""
-    beside = Path(origin).parent.absolute()
-    source = beside / os.path.expanduser(item.context)
+    source = paths.under(Path(origin).parent, item.context)
     if not source.is_dir():
         raise StagingError(
             f"{item.tag} cannot be built: there is no folder {source}", "correct the recipe's build.context"
         )
-    patches = [beside / os.path.expanduser(one) for one in item.patches]
+    patches = [paths.under(Path(origin).parent, one) for one in item.patches]
     for patch in patches:
         if not patch.is_file():
             raise StagingError(
