@@ -169,7 +169,9 @@ def main() -> int:
     loose = unpaired(given.comparisons, given.seed)
     print(f"\nFour figures judged together, A/A: any false in {four:.2%} of {given.comparisons // 4:,}.")
     print(f"In no blocks, six launches against four, A/A: false in {loose:.2%}.")
-    print(f"{given.comparisons:,} comparisons a figure, {time.perf_counter() - began:.0f} s.", file=sys.stderr)
+    print(
+        f"{given.comparisons:,} comparisons a figure, {time.perf_counter() - began:.0f} s.", file=sys.stderr
+    )
     return int(bad or four > 0.05 or loose > 0.05)
 
 

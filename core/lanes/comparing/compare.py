@@ -40,7 +40,7 @@ def compare(
     shown.sort(key=lambda one: (_place(one, only), one.block[2] if one.block else ""))
     groups = grouping.by_factor(shown, by) if by is not None else grouping.by_lane(shown)
     summaries = [summary(group) for group in groups]
-    found = pairing.verdicts(summaries, margin, floors or {}, figures)
+    found = pairing.verdicts(summaries, margin, floors or {}, figures or _agreed(documents))
     plain = [one.side for one in summaries]
     sides = [pairing.with_best(side, plain, found) for side in plain]
     columns = overview.columns(sides)
@@ -54,6 +54,13 @@ def compare(
         choices=choices.choices(sides, columns, weights),
         margin=margin,
     )
+
+
+def _agreed(documents: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """The figures that an A/B was to be judged by, when it is all that is compared: what was settled before
+    is not settled anew after."""
+    ab = documents[0].get("ab") if len(documents) == 1 else None
+    return tuple(ab.get("figures", ())) if ab else ()
 
 
 def _place(launch: Launch, only: Sequence[str]) -> int:
