@@ -169,6 +169,8 @@ def _built(item: StageItem, recipe: Recipe) -> StageItem:
 
 
 def _symbolic(item: StageItem) -> str:
+    if isinstance(item, Image):
+        return item.reference
     if isinstance(item, Build):
         return item.tag
     return item.parts[0] if isinstance(item, Files) and item.in_place else f"<{item.name}>"
