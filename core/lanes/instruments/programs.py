@@ -146,7 +146,7 @@ class Folder:
     """A folder in which a program runs, thrown away after the `with` block."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
-        self._redact = redact
+        self.redact = redact
         self._held = tempfile.TemporaryDirectory(prefix="lanes-program-", ignore_cleanup_errors=True)
         self.path = Path(self._held.name)
 
@@ -159,7 +159,7 @@ class Folder:
     def read(self, name: str) -> str:
         """A file's text without secrets; empty when there is none."""
         try:
-            return self._redact((self.path / name).read_text("utf-8", "replace"))
+            return self.redact((self.path / name).read_text("utf-8", "replace"))
         except OSError:
             return ""
 
