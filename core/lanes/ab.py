@@ -47,16 +47,21 @@ def order(blocks: int, seed: str) -> list[str]:
     return found[:blocks]
 
 
-def steps(document: Mapping[str, Any]) -> list[Step]:
-    """The launches that are left to do, in their order."""
-    left = []
-    for number, turn in enumerate(document["ab"]["order"], 1):
+_TRIES = 2
+"""How often a block is begun in which a launch fails; those that were cut do not count."""
+
+
+def left(document: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """The blocks that are left to do, in their order, each with the number of its next attempt."""
+    found = []
+    for number in range(1, len(document["ab"]["order"]) + 1):
         attempts = _attempts(document, number)
-        last = max(attempts, default=0)
-        if last and len(attempts[last]) == 2 and "interrupted" not in attempts[last].values():
-            continue
-        left += [Step(side=_name(side), number=number, attempt=last + 1) for side in turn]
-    return left
+        ends = [list(statuses.values()) for statuses in attempts.values()]
+        whole = any(statuses == ["measured", "measured"] for statuses in ends)
+        failed = [s for s in ends if set(s) - {"measured", "interrupted", "running"}]
+        if not whole and len(failed) < _TRIES:
+            found.append((number, max(attempts, default=0) + 1))
+    return found
 
 
 def _name(letter: str) -> Name:
@@ -74,7 +79,7 @@ def _attempts(document: Mapping[str, Any], number: int) -> dict[int, dict[str, s
 
 
 def carry_out(
-    left: Sequence[Step],
+    document: Callable[[], Mapping[str, Any]],
     lanes: Mapping[Name, tuple[Bound, Place]],
     plan: Plan,
     chosen: Sequence[Chosen],
@@ -82,17 +87,25 @@ def carry_out(
     done: Callable[[Step, Outcome], None],
     **how: Any,
 ) -> str | None:
-    """Launch, measure and stop each lane in its turn; `how` goes to `runs.one`. Returns why the rest was given
-    up, or None when all was done. Raises `KeyboardInterrupt` after cleaning up.
+    """Launch, measure and stop each lane in its turn, until no block is left. `document` is the run's as it
+    stands; `how` goes to `runs.one`. A block in which a launch fails is begun once more. Returns why
+    the rest was given up, or None. Raises `KeyboardInterrupt` after cleaning up.
     """
     failed: dict[Name, int] = {"a": 0, "b": 0}
-    for step in left:
-        bound, place = lanes[step.side]
-        # Both lanes of a block get the same prompts, and no other block gets them.
-        fresh = attrs.evolve(plan, comparison=f"{journal.run} {step.attempt}", block=step.number)
-        outcome = runs.one(bound, place, fresh, journal, chosen, block=attrs.asdict(step), **how)
-        done(step, outcome)
-        failed[step.side] = 0 if outcome.status == "measured" else failed[step.side] + 1
-        if outcome.status in ("unrunnable", "unmeasurable") or failed[step.side] >= _IN_A_ROW:
-            return f"lane {step.side.upper()} {outcome.status}: {outcome.reason}"
+    while blocks := left(now := document()):
+        number, attempt = blocks[0]
+        for letter in now["ab"]["order"][number - 1]:
+            step = Step(side=_name(letter), number=number, attempt=attempt)
+            bound, place = lanes[step.side]
+            # Both lanes of a block get the same prompts, and no other block gets them.
+            fresh = attrs.evolve(plan, comparison=f"{journal.run} {attempt}", block=number)
+            outcome = runs.one(bound, place, fresh, journal, chosen, block=attrs.asdict(step), **how)
+            done(step, outcome)
+            if outcome.status == "measured":
+                failed[step.side] = 0
+                continue
+            failed[step.side] += 1
+            if outcome.status in ("unrunnable", "unmeasurable") or failed[step.side] >= _IN_A_ROW:
+                return f"lane {step.side.upper()} {outcome.status}: {outcome.reason}"
+            break
     return None

@@ -49,7 +49,9 @@ def of(*only, **more):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d["run"])
 def test_each_is_a_result_and_says_whose(document):
-    jsonschema.Draft202012Validator(json.loads((ROOT / "docs/result.schema.json").read_text())).validate(document)
+    jsonschema.Draft202012Validator(json.loads((ROOT / "docs/result.schema.json").read_text())).validate(
+        document
+    )
     assert document["command"] == "import"
     assert document["provenance"]["source"].startswith("DSV4.1-1017 4x SGLang")
 

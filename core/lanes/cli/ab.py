@@ -315,16 +315,16 @@ def _carry_out(
         journal = (
             Journal(store, screen, resume=run) if run else Journal(store, screen, command="ab", ab=design)
         )
-        left = ab.steps(store.document(journal.run))
+        launches = 2 * len(ab.left(store.document(journal.run)))
         _say(
-            f"run {journal.run}: {len(left)} launches to do; `lanes ab --resume {journal.run}` goes on when cut"
+            f"run {journal.run}: {launches} launches to do; `lanes ab --resume {journal.run}` goes on when cut"
         )
         began, done = time.monotonic(), 0
 
         def ended(step: Step, outcome: Outcome) -> None:
             nonlocal done
             done += 1
-            rest = (time.monotonic() - began) / done * (len(left) - done)
+            rest = (time.monotonic() - began) / done * max(launches - done, 0)
             reason = f": {outcome.reason}" if outcome.reason else ""
             _say(
                 f"block {step.number} of {design['blocks']}, lane {step.side.upper()}: {outcome.status}{reason}"
@@ -334,7 +334,7 @@ def _carry_out(
         code = 130
         try:
             given_up = ab.carry_out(
-                left,
+                lambda: store.document(journal.run),
                 lanes,
                 plan,
                 chosen,

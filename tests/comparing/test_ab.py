@@ -1,0 +1,192 @@
+"""`lanes ab` over real launches of the example engine: planned, priced, resumed after anything, judged."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+import pytest
+from lanes import ab
+from lanes.cli.ab import _values
+
+QUICK = ("--pp", "32", "--tg", "16", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
+
+
+def blocks(document):
+    """How often each (block, side) was measured within the last attempt of its block."""
+    lanes = [lane for lane in document["lanes"] if lane.get("block")]
+    last = Counter()
+    for lane in lanes:
+        last[lane["block"]["number"]] = max(last[lane["block"]["number"]], lane["block"]["attempt"])
+    return Counter(
+        (lane["block"]["number"], lane["block"]["side"])
+        for lane in lanes
+        if lane["status"] == "measured" and lane["block"]["attempt"] == last[lane["block"]["number"]]
+    )
+
+
+def test_a_difference_is_found_and_its_one_cause_is_named(echo):
+    ran = echo(
+        "ab", "echo", "--set", "tokens_per_second=100,200", "--blocks", "7", *QUICK, "--json", timeout=300
+    )
+    assert ran.code == 0, ran.err
+    (verdict,) = ran.json["verdicts"]
+    assert (verdict["a"], verdict["b"]) == ("tokens_per_second=100", "tokens_per_second=200")
+    assert verdict["judgement"]["word"] == "faster"
+    # On a busy machine a block may be lost twice, when the client was late.
+    assert verdict["judgement"]["paired"] and verdict["judgement"]["n_a"] in (6, 7)
+    assert verdict["judgement"]["ratio"] == pytest.approx(2.0, rel=0.1)
+    assert verdict["cause"] == "tokens_per_second 100 -> 200"
+    assert "7 blocks are 14 launches" in ran.err
+
+    document = echo("history", "show", ran.json["run"], "--json").json
+    assert sum(blocks(document).values()) >= 12
+    order = document["ab"]["order"]
+    # Two blocks together read ABBA or BAAB.
+    assert all(
+        {first, second} == {"ab", "ba"} for first, second in zip(order[:6:2], order[1::2], strict=True)
+    )
+    for number, turn in enumerate(order, 1):
+        by_attempt = {}
+        for lane in in_block(document, number):
+            by_attempt.setdefault(lane["block"]["attempt"], []).append(lane["block"]["side"])
+        assert all(turn.startswith("".join(sides)) for sides in by_attempt.values())
+    # Both lanes of a block got the same prompts, and each block others.
+    prompts = {}
+    for lane in document["lanes"]:
+        plan = lane["instruments"][0]["plan"]
+        where = (lane["block"]["number"], lane["block"]["attempt"])
+        prompts.setdefault(where, set()).add((plan["comparison"], plan["block"]))
+    assert all(len(one) == 1 for one in prompts.values())
+    assert len(set.union(*prompts.values())) == len(prompts)
+
+    again = echo("compare", ran.json["run"], "--json").json
+    assert [v["judgement"]["word"] for v in again["verdicts"]] == ["faster"]
+
+
+def in_block(document, number):
+    return [lane for lane in document["lanes"] if lane.get("block", {}).get("number") == number]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_it_is_resumed_where_it_was(how, echo, wait_for):
+    started = echo.start("ab", "echo", "--set", "tokens_per_second=100,200", "--blocks", "2", *QUICK)
+
+    def under_way():
+        found = [d for d in echo("history", "--json").json if d["command"] == "ab"]
+        return found and in_block(found[0], 2) and found[0]
+
+    run = wait_for(under_way, "the second block to begin", 60)["run"]
+    os.kill(started.pid, how)
+    started.communicate()
+    wait_for(lambda: not echo.processes(), "the keeper to stop the engine")
+    cut = echo("history", "show", run, "--json").json
+    assert cut["lanes"][-1]["status"] == "interrupted"
+    assert cut["status"] == ("interrupted" if how is signal.SIGKILL else "done")
+
+    ran = echo("ab", "--resume", run, "--json", timeout=180)
+    assert ran.code == 0, ran.err
+    assert "2 launches to do" in ran.err
+    document = echo("history", "show", run, "--json").json
+    assert (document["status"], document["exit_code"]) == ("done", 0)
+    # The first block was kept, and the one that was cut begun anew.
+    assert in_block(document, 1) == in_block(cut, 1)
+    attempts = [lane["block"]["attempt"] for lane in in_block(document, 2)]
+    assert attempts[0] == 1 and attempts[-1] > 1
+    assert document["lanes"][: len(cut["lanes"])] == cut["lanes"]
+    assert blocks(document) == {(n, side): 1 for n in (1, 2) for side in "ab"}
+    (verdict,) = ran.json["verdicts"]
+    # Two blocks can show nothing, however far apart the lanes are.
+    assert (verdict["judgement"]["word"], verdict["judgement"]["n_a"]) == ("unresolved", 2)
+    assert verdict["judgement"]["more"] >= 4
+
+    done = echo("ab", "--resume", run, "--json")
+    assert "0 launches to do" in done.err
+    assert done.json["verdicts"] == ran.json["verdicts"]
+
+
+def test_a_lane_against_itself_teaches_the_floor(echo):
+    ran = echo("ab", "echo", "--aa", "--blocks", "2", *QUICK, "--json", timeout=120)
+    assert ran.code == 0, ran.err
+    (verdict,) = ran.json["verdicts"]
+    assert (verdict["a"], verdict["b"]) == ("A", "B")
+    assert verdict["judgement"]["word"] == "unresolved"
+    learned = abs(verdict["judgement"]["ratio"] - 1)
+    then = echo(
+        "ab", "echo", "--set", "tokens_per_second=500,400", "--blocks", "1", *QUICK, "--json", timeout=120
+    )
+    floor = then.json["verdicts"][0]["judgement"]["floor"]
+    assert floor == pytest.approx(learned, rel=0.05, abs=1e-6)
+
+
+def test_a_lane_that_crashes_twice_ends_it(echo):
+    ran = echo("ab", "echo", "--set", "die_while_loading=false,true", "--retries", "0", "--blocks", "6", *QUICK,
+               timeout=120)  # fmt: skip
+    assert ran.code == 1
+    assert "given up: lane B crashed" in ran.err
+    assert "unresolved" not in ran.out.split("What differs")[0].replace("status", "") or "no value" in ran.out
+    assert "crashed" in ran.out
+
+
+def test_the_price_is_told_before_anything_starts(echo):
+    ran = echo("ab", "echo", "--set", "parallel=1,2", "--blocks", "6", "--boot", "33min", *QUICK, "--dry-run")
+    assert ran.code == 0
+    assert "6 blocks are 12 launches, each 33 min to boot" in ran.err
+    assert "6.6 h in all" in ran.err
+    assert echo("history", "--json").json == []
+    planned = echo("ab", "echo", "--set", "parallel=1,2", *QUICK, "--dry-run")
+    assert (
+        "7 blocks, for a difference of 10% in 1 figure" in planned.err
+        or "blocks, for a difference" in planned.err
+    )
+    few = echo("ab", "echo", "--set", "parallel=1,2", "--blocks", "3", *QUICK, "--dry-run")
+    assert "fewer than 6 blocks can show nothing" in few.err
+
+
+def test_a_recipe_that_changed_is_not_gone_on_with(echo, tmp_path):
+    recipe = tmp_path / "r.toml"
+    text = 'name = "r"\nengine = "echo"\n[model]\nname = "m"\n[options]\ntokens_per_second = {}\n'
+    recipe.write_text(text.format(100.0))
+    ran = echo("ab", str(recipe), "--set", "parallel=1,2", "--blocks", "1", *QUICK, "--json", timeout=120)
+    recipe.write_text(text.format(200.0))
+    again = echo("ab", "--resume", ran.json["run"])
+    assert again.code == 2
+    assert "is not what it was when the A/B began. put it back, or begin a new A/B" in again.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "an A/B is of one recipe or of two. `lanes recipes` lists them"),
+        (("echo", "echo", "echo"), "an A/B is of one recipe or of two"),
+        (("echo",), "both lanes are the same. say what differs"),
+        (("echo", "--set", "parallel=1,2", "--aa"), "--aa holds one lane against itself, and here something differs"),
+        (("echo", "--set", "parallel=1,2,3"), "--set parallel=1,2,3 has 3 values, and an A/B has two lanes"),
+        (("echo", "--set", "env.HF_TOKEN=a,b"), "looks like a secret"),
+        (("echo", "--set", "parallel=1,2", "--figure", "sparkle"), "no cell of this plan is judged by it"),
+        (("echo", "--set", "paralel=1,2"), "paralel"),
+        (("echo", "--aa", "--resume", "x"), "--resume takes everything from the run"),
+        (("--resume", "x"), "there is no run 'x'"),
+        (("echo", "--set", "parallel=1,2", "--arch", "gb10"), "--arch launches nothing"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence(words, said, echo):
+    ran = echo("ab", *words)
+    assert ran.code == 2
+    assert said in ran.said
+    assert len(ran.err.strip().splitlines()) <= 2
+
+
+def test_values_are_parted_at_commas_outside_of_brackets_and_quotes():
+    assert _values("1,2") == ["1", "2"]
+    assert _values("[1, 2],[3]") == ["[1, 2]", "[3]"]
+    assert _values('"a,b",c') == ['"a,b"', "c"]
+    assert _values("1") == ["1"]
+
+
+def test_the_order_is_a_coin_for_each_two_blocks():
+    orders = {tuple(ab.order(4, str(seed))) for seed in range(50)}
+    assert len(orders) == 4
+    assert all(order[0] != order[1] and order[2] != order[3] for order in orders)
+    assert len(ab.order(7, "x")) == 7
