@@ -27,11 +27,7 @@ class Context:
 
     def refused(self, cell: Cell, stream: Stream) -> str | None:
         """Return why `cell` does not fit, where the server has just said so in its answer; else None."""
-        if (
-            stream.status is None
-            or not 400 <= stream.status < 500
-            or not _OVERFLOW.search(stream.error or "")
-        ):
+        if stream.status is None or not 400 <= stream.status < 500 or not overflows(stream.error or ""):
             return None
         if self._refused is None or need(cell) < self._refused[0]:
             self._refused = (need(cell), str(stream.error))
@@ -45,6 +41,11 @@ class Context:
         if self._refused is not None and tokens >= self._refused[0]:
             return f"it needs {tokens:,} tokens, and of {self._refused[0]:,} {self._refused[1]}"
         return None
+
+
+def overflows(message: str) -> bool:
+    """Whether an error says that a prompt is longer than the context."""
+    return _OVERFLOW.search(message) is not None
 
 
 def need(cell: Cell) -> int:

@@ -23,13 +23,13 @@ from lanes.instruments.base import Subject as Subject
 from lanes.plugins import Plugins
 from lanes.structure import Mistake, structure
 
-BUILT_IN = ("smoke", "probe", "benchy", "survival")
+BUILT_IN = ("smoke", "surface", "probe", "benchy", "contention", "invariance", "tooleval", "survival")
 """The modules of this package that hold an `INSTRUMENT` of the same name, in the order in which they run."""
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "quick": ("smoke", "probe"),
     "perf": ("probe", "benchy"),
-    "agent": ("survival",),
+    "agent": ("surface", "contention", "tooleval", "survival"),
     "full": BUILT_IN,
 }
 """Instruments by the name of a question; they run in this order, so those that may kill the lane come last."""

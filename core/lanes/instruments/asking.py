@@ -24,6 +24,8 @@ REASONING = ("reasoning_content", "reasoning")
 
 _LONGEST_KEPT = 2000
 _CONNECT_S = 10.0
+_SLACK = 4.0
+"""By how much an answer may be slower than the slowest before."""
 
 
 @frozen(kw_only=True)
@@ -113,7 +115,8 @@ class Exchange:
 
 
 class Asker:
-    """Talks to `endpoint`; waits `patience_s` for the next byte of an answer. Every exchange is handed to
+    """Talks to `endpoint`; waits `patience_s` for the next byte of an answer, and longer for one that is not
+    streamed, as long as its tokens may take by the slowest answer so far. Every exchange is handed to
     `keep`. Raises `UsageError` when the URL or the key is wrong."""
 
     def __init__(
@@ -123,13 +126,13 @@ class Asker:
 
         self.endpoint, self.patience_s, self._keep = endpoint, patience_s, keep
         self._target = Target.of(endpoint)
+        self._token_s = 0.0
         headers = {"User-Agent": "lanes"}
         if self._target.key:
             headers["Authorization"] = f"Bearer {self._target.key}"
         self._http = httpx2.Client(
             trust_env=False,
             headers=headers,
-            timeout=httpx2.Timeout(patience_s, connect=min(_CONNECT_S, patience_s)),
             # A server that a request has spoiled must not spoil the next one through its connection.
             limits=httpx2.Limits(max_keepalive_connections=0),
         )
@@ -140,23 +143,31 @@ class Asker:
     def get(self, path: str) -> Exchange:
         return self._ask(Exchange(method="GET", path=path, sent=None), None)
 
-    def post(self, path: str, body: Any, leave: Callable[[Exchange], bool] | None = None) -> Exchange:
+    def post(
+        self,
+        path: str,
+        body: Any,
+        leave: Callable[[Exchange], bool] | None = None,
+        patience_s: float | None = None,
+    ) -> Exchange:
         """Send JSON, or bytes as they are. Of a stream, `leave` may end the reading: the connection is closed."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         shown = body.decode(errors="replace") if isinstance(body, bytes) else body
-        return self._ask(Exchange(method="POST", path=path, sent=shown), content, leave)
+        return self._ask(Exchange(method="POST", path=path, sent=shown), content, leave, patience_s)
 
     def chat(
         self,
         content: Any = "",
         *,
         leave: Callable[[Exchange], bool] | None = None,
+        patience_s: float | None = None,
         **fields: Any,
     ) -> Exchange:
         """Send a chat in the endpoint's dialect: one user message, or `messages`; a field of None is left out."""
         dialect = self.endpoint.dialect
         limit = "max_completion_tokens" if "max_tokens" in dialect.forbidden else "max_tokens"
         most = fields.pop("max_tokens", 64)
+        told = most if isinstance(most, int) else 0
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "messages": [{"role": "user", "content": content}],
@@ -166,18 +177,32 @@ class Asker:
             **fields,
         }
         body = {k: v for k, v in body.items() if v is not None and k not in dialect.forbidden}
-        return self.post(CHAT, body, leave)
+        waits_s = patience_s or self.patience_s + (
+            0 if fields.get("stream") else _SLACK * self._token_s * told
+        )
+        one = self.post(CHAT, body, leave, waits_s)
+        if one.ok and one.usage and (tokens := one.usage.completion_tokens):
+            self._token_s = max(self._token_s, one.seconds / tokens)
+        return one
 
     def _ask(
-        self, one: Exchange, content: bytes | None, leave: Callable[[Exchange], bool] | None = None
+        self,
+        one: Exchange,
+        content: bytes | None,
+        leave: Callable[[Exchange], bool] | None = None,
+        patience_s: float | None = None,
     ) -> Exchange:
         import httpx2
 
         began = time.monotonic()
+        waits_s = patience_s or self.patience_s
+        timeout = httpx2.Timeout(waits_s, connect=min(_CONNECT_S, waits_s))
         headers = {"Content-Type": "application/json"} if content is not None else {}
         try:
             url = self.endpoint.url + one.path
-            with self._http.stream(one.method, url, content=content, headers=headers) as answer:
+            with self._http.stream(
+                one.method, url, content=content, headers=headers, timeout=timeout
+            ) as answer:
                 one.status = answer.status_code
                 one.stream = answer.headers.get("content-type", "").startswith("text/event-stream")
                 if one.stream:
@@ -188,7 +213,7 @@ class Asker:
         except httpx2.ConnectError as error:
             one.trouble, one.error = "refused", f"the server accepts no connection: {error}"
         except httpx2.TimeoutException:
-            one.trouble, one.error = "hang", f"nothing came for {self.patience_s:g} s"
+            one.trouble, one.error = "hang", f"nothing came for {waits_s:g} s"
         except httpx2.HTTPError as error:
             one.trouble, one.error = "cut", f"the connection broke: {error or type(error).__name__}"
         one.seconds = time.monotonic() - began
