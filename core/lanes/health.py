@@ -35,10 +35,11 @@ class NotReady(LaneError):
 
 def death(folder: Path) -> str | None:
     """How the first rank that ended did, in a sentence; None while all live."""
-    for rank, ended in process.ended(folder).items():
-        who = f"rank {rank}: " if len(list(folder.glob("rank*"))) > 1 else ""
-        return who + ended.sentence()
-    return None
+    if (first := process.first_ended(folder)) is None:
+        return None
+    rank, ended = first
+    who = f"rank {rank}: " if rank or len(list(folder.glob("rank*"))) > 1 else ""
+    return who + ended.sentence()
 
 
 def wait_until_ready(

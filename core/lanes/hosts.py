@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import socket as sockets
 import subprocess
 import tempfile
 import time
@@ -21,6 +22,8 @@ from lanes.errors import LaneError
 DOCKER_SOCKET = "/var/run/docker.sock"
 CONNECT_S = 15.0
 ASK_S = 60.0
+SSH_FAILED = 255
+"""What ssh exits with when it is to blame, and not the program on the host."""
 
 
 @frozen(kw_only=True)
@@ -50,16 +53,17 @@ def run(host: Host, argv: Sequence[str], timeout_s: float = ASK_S) -> str:
         raise LaneError(f"{name(host)} did not answer within {timeout_s:.0f} s", "is it up?") from None
     if ran.returncode:
         said = " ".join(ran.stderr.split())[-300:] or f"exit code {ran.returncode}"
+        if host.ssh is not None and ran.returncode == SSH_FAILED:
+            raise LaneError(f"{host.ssh} cannot be reached: {said}", _advice(host))
         raise LaneError(f"{argv[0]} on {name(host)} failed: {said}", _advice(host))
     return ran.stdout
 
 
 def command(host: Host, argv: Sequence[str]) -> list[str]:
-    """What to start here to have a program run on the host, for a long time: a lost connection is noticed."""
+    """What to start here to have a program run on the host."""
     if host.ssh is None:
         return list(argv)
-    alive = ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
-    return [*_ssh(), *alive, "-T", "--", host.ssh, shlex.join(argv)]
+    return [*_ssh(), "-T", "--", host.ssh, shlex.join(argv)]
 
 
 @contextlib.contextmanager
@@ -76,8 +80,7 @@ def docker_socket(host: Host) -> Iterator[str]:
         remote = host.docker or _remote_socket(host)
         tunnel = subprocess.Popen(
             # It ends with its input, which we hold: even a kill of this program leaves no connection.
-            [*_ssh(), "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=5",
-             "-o", "ServerAliveCountMax=3", "-L", f"{socket}:{remote}", "--", host.ssh, "cat"],
+            [*_ssh(), "-o", "ExitOnForwardFailure=yes", "-L", f"{socket}:{remote}", "--", host.ssh, "cat"],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
@@ -92,6 +95,16 @@ def docker_socket(host: Host) -> Iterator[str]:
                 tunnel.wait(2)
             tunnel.kill()
             tunnel.wait()
+
+
+def leads_on(socket: str) -> bool:
+    """Whether a socket of `docker_socket` still has a connection behind it, whatever is at its other end."""
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        try:
+            probe.connect(socket)
+        except OSError:
+            return False
+    return True
 
 
 def local_socket(host: Host) -> str:
@@ -120,7 +133,9 @@ def _await_socket(host: Host, tunnel: subprocess.Popen[bytes], socket: str) -> N
 
 
 def _ssh() -> list[str]:
-    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S:.0f}"]
+    # A connection that is lost is noticed, whatever it is for.
+    alive = ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
+    return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S:.0f}", *alive]
 
 
 def _advice(host: Host) -> str | None:

@@ -20,6 +20,7 @@ from lanes import (
     describe,
     diagnosis,
     health,
+    hosts,
     limits,
     nodes,
     paths,
@@ -438,6 +439,17 @@ class Attempt:
             time.sleep(0.05)
         return self.death()
 
+    def _lost_node(self) -> str | None:
+        """That a node of the lane cannot be reached, for somebody whose connection broke: its rank's keeper has
+        patience before it says so."""
+        for station in self._stations():
+            if station.host.ssh is not None:
+                try:
+                    hosts.run(station.host, ["true"])
+                except LaneError as error:
+                    return error.message
+        return None
+
     def loss(self, reason: str, next_step: str | None = None) -> LaneError:
         """What measuring came to, as an error: a dead process is the better reason."""
         said = "`lanes logs` shows what the engine said"
@@ -506,8 +518,16 @@ class Attempt:
             exits={rank: one.exit for rank, one in ended.items()},
             http=None if died else error.message,
         )
-        causes = diagnosis.diagnose(self.engine, self.lane, postmortem)
         lines = diagnosis.telling_lines(postmortem)
+        first = process.first_ended(self.record.folder)
+        if died and first and first[1].step:
+            # The log cannot say what became of the node.
+            reason = f"{died} while {self.phase}"
+            return Outcome(status="crashed", reason=reason, next_step=first[1].step, log=lines)
+        causes = diagnosis.diagnose(self.engine, self.lane, postmortem)
+        if died is None and (lost := self._lost_node()) is not None:
+            step = "when it is back, `lanes stop` removes what it still runs"
+            return Outcome(status="crashed", reason=f"{lost} while {self.phase}", next_step=step, log=lines)
         if died is None and not causes:
             step = error.next_step or "`lanes logs` shows what the engine said"
             return Outcome(status="failed", reason=error.message, next_step=step, log=lines)
@@ -521,13 +541,17 @@ class Attempt:
         with held_off() as hurry:
             if self.record is not None:
                 self.progress("stopping")
+                self.record = records.update(self.record, phase="stopping")
                 left = process.stop(self.record.folder, self.record.stop, hurry)
                 if left:
-                    outcome = Outcome(
-                        status="failed",
-                        reason=f"these processes could not be ended: {', '.join(map(str, left))}",
-                        next_step="`lanes stop` tries again",
-                    )
+                    what = f"{', '.join(left)} could not be ended"
+                    again = f"{what}: `lanes stop` tries again"
+                    if outcome.status == "measured":
+                        outcome = attrs.evolve(
+                            outcome, status="failed", reason=f"it was measured, but {what}"
+                        )
+                        again = "`lanes stop` tries again"
+                    outcome = attrs.evolve(outcome, next_step=again)
                 else:
                     ending = records.Ending(status=outcome.status, reason=outcome.reason, at=time.time())
                     self.record = records.update(self.record, ending=ending)

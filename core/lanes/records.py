@@ -142,7 +142,8 @@ def standing(record: Record) -> Standing:
             return Standing(state="serving", sentence="serving")
         how = "; ".join(f"rank {rank}: {one.sentence()}" for rank, one in ended.items()) or unasked
         return Standing(state="died", sentence=f"died while serving: {how or 'its processes are gone'}")
-    killed = f"lanes (pid {record.owner.pid}) was killed while {record.phase}"
+    how = "ended" if record.phase == "stopping" else "was killed"
+    killed = f"lanes (pid {record.owner.pid}) {how} while {record.phase}"
     if alive or unasked:
         return Standing(state="orphaned", sentence=f"{killed}; {unasked or 'its processes still run'}")
     return Standing(state="interrupted", sentence=f"{killed}; its processes were stopped")

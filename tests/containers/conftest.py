@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 
@@ -69,6 +71,13 @@ class Engine:
     def stop(self) -> None:
         self._daemon.terminate()
         self._daemon.wait(60)
+
+    def pause(self) -> None:
+        """Have it answer nobody."""
+        self._daemon.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._daemon.send_signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager
@@ -247,6 +256,20 @@ class Bed:
         client.chmod(0o755)
         return folder
 
+    @contextlib.contextmanager
+    def cut_off(self, name: str) -> Iterator[None]:
+        """Have no packet come to a machine, or from it."""
+        _ip("link", "set", f"lanes-{name}", "down")
+        try:
+            yield
+        finally:
+            _ip("link", "set", f"lanes-{name}", "up")
+
+    def pids(self, name: str, program: str) -> list[int]:
+        """The processes of a program that run in a machine's network."""
+        ran = subprocess.run(["ip", "netns", "pids", f"lanes-{name}"], capture_output=True, check=True)
+        return [pid for pid in map(int, ran.stdout.split()) if psutil.Process(pid).name() == program]
+
     def sshd(self, name: str) -> None:
         """Start (again) the node's sshd."""
         argv = [*self.inside(name), "/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / f"sshd-{name}")]
@@ -375,3 +398,82 @@ def clustered(reaching, contained, bed, tmp_path):
     cluster.write_text(bed.cluster(*bed.names))
     contained.cluster = str(cluster)
     return contained
+
+
+class Scene:
+    """A lane on two machines of the bed, and what must hold when something went wrong there."""
+
+    PAIR = ("--set", "nodes=2", "--despite", "nodes")
+    # At a pace that is measured well on a busy machine too.
+    QUICK = ("--pp", "64", "--tg", "16", "--passes", "1", "--warmups", "0", "--set", "tokens_per_second=20")
+    LONG = ("--pp", "64", "--tg", "64", "--passes", "20", "--warmups", "0", "--set", "tokens_per_second=10")
+
+    def __init__(self, lanes, bed: Bed, wait_for, cluster: Path) -> None:
+        self.lanes, self.bed, self.wait_for = lanes, bed, wait_for
+        self.cluster = cluster
+        self.words = ("--recipe", lanes.recipe, *self.PAIR, "--cluster", str(cluster))
+
+    def start(self, command: str, *more: str) -> subprocess.Popen[str]:
+        return self.lanes.start(command, *self.words, *more, "--json")
+
+    def reach(self, phase: str) -> None:
+        """Wait until a lane is in this phase."""
+        self.wait_for(lambda: any(r["phase"] == phase for r in self.lanes.records()), phase, 90)
+
+    def fails(self, run: subprocess.Popen[str], timeout: float = 150) -> dict[str, Any]:
+        """The row of a run's only lane, which must have failed, in a sentence with a next step."""
+        ran = self.lanes.finish(run, timeout)
+        assert ran.code == 1, ran.said
+        (lane,) = ran.json["lanes"]
+        assert lane["next_step"], lane["reason"]
+        assert "lanes itself failed" not in lane["reason"]
+        return dict(lane)
+
+    def containers(self) -> dict[str, list[str]]:
+        return {n: [one["Names"] for one in containers_of(s)] for n, s in self.bed.sockets.items()}
+
+    def claims(self) -> dict[str, dict[str, Any]]:
+        """What `lanes clusters` tells of each node."""
+        (row,) = self.lanes("clusters", "--cluster", str(self.cluster), "--json").json
+        return {node["node"]: node for node in row["nodes"]}
+
+    def ours(self) -> list[str]:
+        """The processes of this program that are left: keepers, and connections to the machines."""
+        found = [str(one) for one in self.lanes.processes()]
+        for one in psutil.process_iter(["pid", "cmdline"]):
+            words = one.info["cmdline"] or []
+            keeps = "lanes.claim_keeper" in words and any(str(self.lanes.home) in word for word in words)
+            if keeps or (words and words[0].endswith("ssh") and f"{self.bed.folder}/ssh_config" in words):
+                found.append(" ".join(words))
+        return found
+
+    def clean(self, *strangers: str) -> None:
+        """Assert that nothing is left: no container but the strangers', no process, no claim, no lane."""
+        self.wait_for(lambda: not self.ours(), "keepers and connections to be gone", 60)
+        assert {name for names in self.containers().values() for name in names} == set(strangers)
+        assert {node["state"] for node in self.claims().values()} == {"free"}
+        assert self.lanes("status", "--json").json == []
+
+    def runs_again(self, *strangers: str) -> Any:
+        """A second run, which mends what the first one left, is clean."""
+        ran = self.lanes.finish(self.start("run", *self.QUICK), 150)
+        (lane,) = ran.json["lanes"]
+        assert (ran.code, lane["status"]) == (0, "measured"), lane["reason"]
+        self.clean(*strangers)
+        return ran
+
+
+@pytest.fixture
+def scene(clustered, bed, wait_for, tmp_path) -> Iterator[Scene]:
+    """A lane on n1 and n2, whose claims are nobody's when the test is over."""
+    cluster = tmp_path / "pair.toml"
+    cluster.write_text(bed.cluster("n1", "n2"))
+    yield Scene(clustered, bed, wait_for, cluster)
+    for name in bed.names:
+        (bed.folder / f"claims-{name}" / "claim").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def engine_on(bed) -> Callable[..., contextlib.AbstractContextManager[Engine]]:
+    """A further Docker engine on a machine, its command line after these words."""
+    return lambda name, *before: engine(*bed.inside(name), *before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,10 @@ ENVIRONMENT = "LANES_CONTAINER_ENV"
 """In the keeper's environment: the container's own, as JSON, so that it is never on disk."""
 
 ASK_S = 60.0
+_CONFLICT = 409
+_LIMIT = re.compile(r"setting rlimit type (\d+)")
+_LIMITS = {7: "nofile", 8: "memlock_bytes"}
+"""The kernel's numbers of limits, and their keys in a cluster's file."""
 INFINIBAND = "/dev/infiniband"
 
 
@@ -110,7 +115,12 @@ def create(client: docker.DockerClient, wanted: Mapping[str, Any], environment: 
     }
     rest = {key: value for key, value in wanted.items() if key not in own and key != "gpus"}
     try:
-        return client.containers.create(**rest, **own)
+        try:
+            return client.containers.create(**rest, **own)
+        except docker.errors.APIError as error:
+            if error.status_code != _CONFLICT or not _made_way(client, wanted):
+                raise
+            return client.containers.create(**rest, **own)
     except docker.errors.ImageNotFound:
         raise StartError(f"there is no image {wanted['image']} there", "stage it, or pull it") from None
     except docker.errors.APIError as error:
@@ -119,23 +129,101 @@ def create(client: docker.DockerClient, wanted: Mapping[str, Any], environment: 
         ) from None
 
 
+def _made_way(client: docker.DockerClient, wanted: Mapping[str, Any]) -> bool:
+    """Remove a leftover of ours that has the container's name; False where there is none (any more).
+
+    Raises StartError for a container of somebody else, or of a lane that may live: those are not touched.
+    """
+    import docker.errors
+
+    try:
+        other = client.containers.get(wanted["name"])
+    except docker.errors.NotFound:
+        return False
+    owner = other.labels.get(OWNER)
+    if owner != wanted["labels"][OWNER] and (owner is None or other.status == "running"):
+        whose = "is not one of lanes" if owner is None else f"belongs to the lane of {owner}, and runs"
+        raise StartError(
+            f"there is a container {wanted['name']} already, which {whose}",
+            f"when nobody needs it: docker rm -f {wanted['name']} there, and try again",
+        )
+    with contextlib.suppress(docker.errors.NotFound):
+        other.remove(force=True, v=True)
+    return True
+
+
+def started(made: Any, host: Host) -> None:
+    """Start a container. Raises StartError with what the engine said; the container is removed then."""
+    import docker.errors
+
+    try:
+        made.start()
+    except docker.errors.APIError as error:
+        made.remove(force=True, v=True)
+        said = _short(error.explanation or error, 500)
+        if limit := _LIMIT.search(said):
+            key = _LIMITS.get(int(limit[1]), f"limit {limit[1]}")
+            where = hosts.name(host)
+            raise StartError(
+                f"the Docker engine on {where} is not permitted to raise {key.removesuffix('_bytes')} as the lane "
+                f"asks ({said})",
+                f'say {key} = "host" under [limits] in the cluster\'s file, and it stays what {where} gives every '
+                "container; or permit that engine to raise it (LimitMEMLOCK=infinity and the like in its service)",
+            ) from None
+        raise StartError(said, "correct that and try again") from None
+
+
 @contextlib.contextmanager
 def client(host: Host, timeout_s: float = ASK_S) -> Iterator[docker.DockerClient]:
-    """The host's Docker engine. Raises LaneError when there is none, or it does not answer."""
+    """The host's Docker engine. Raises LaneError when there is none, and as `told` does."""
+    with (
+        hosts.docker_socket(host) as socket,
+        connected(host, socket, timeout_s) as opened,
+        told(host, socket),
+    ):
+        yield opened
+
+
+@contextlib.contextmanager
+def connected(host: Host, socket: str, timeout_s: float = ASK_S) -> Iterator[docker.DockerClient]:
+    """The Docker engine behind a socket. Raises LaneError when none answers."""
     try:
         import docker
         import docker.errors
     except ImportError:
         raise LaneError("the Python package docker is not installed", "pip install docker") from None
-    with hosts.docker_socket(host) as socket:
-        try:
-            opened = docker.DockerClient(base_url=f"unix://{socket}", timeout=int(timeout_s))
-        except docker.errors.DockerException as error:
-            raise LaneError(
-                f"no Docker engine answers on {hosts.name(host)} ({_short(error)})", "is it running?"
-            ) from None
-        with contextlib.closing(opened):
-            yield opened
+    try:
+        opened = docker.DockerClient(base_url=f"unix://{socket}", timeout=int(timeout_s))
+    except docker.errors.DockerException as error:
+        raise _trouble(host, socket, error, "no Docker engine answers on {}") from None
+    with contextlib.closing(opened):
+        yield opened
+
+
+@contextlib.contextmanager
+def told(host: Host, socket: str) -> Iterator[None]:
+    """Raise LaneError for a Docker engine that does not answer any more, and for what it refuses that the
+    caller does not see to."""
+    import docker.errors
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except docker.errors.APIError as error:
+        said = _short(error.explanation or error)
+        raise LaneError(f"the Docker engine on {hosts.name(host)} refuses: {said}") from None
+    except (RequestException, HTTPError, ConnectionError, TimeoutError) as error:
+        raise _trouble(host, socket, error, "the Docker engine on {} does not answer any more") from None
+
+
+def _trouble(host: Host, socket: str, error: Exception, what: str) -> LaneError:
+    """Who is to blame for no answer: the way to the host, or the Docker engine there."""
+    where = hosts.name(host)
+    if host.ssh is not None and not hosts.leads_on(socket):
+        return LaneError(f"the connection to {where} broke", f"see that `ssh {where}` works, and run again")
+    look = "is it running? `systemctl status docker` tells" + (f" on {where}" if host.ssh else "")
+    return LaneError(f"{what.format(where)} ({_short(error)})", look)
 
 
 def left(folder: Path) -> list[str]:
@@ -216,5 +304,5 @@ def ended(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def _short(error: object, most: int = 200) -> str:
+    return " ".join(str(error).split())[:most]

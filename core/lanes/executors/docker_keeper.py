@@ -42,6 +42,16 @@ class ContainerKeeper:
         self.spec = json.loads((self.folder / "process.json").read_text(encoding="utf-8"))
         self.host = hosts.Host(**self.spec["host"])
         self.environment: dict[str, str] = json.loads(os.environ.pop(docker.ENVIRONMENT, "{}"))
+        self.line = contextlib.ExitStack()
+        """The connection to the node, opened anew when it breaks."""
+        self.socket = ""
+        self.made: Any = None
+        """The container, over the present connection."""
+        self.how: Mapping[str, Any] = {}
+        """How it ended, once it has."""
+        self.over = False
+        self.news = threading.Condition()
+        """That `made` is another, or `over` true."""
 
     def run(self) -> None:
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -49,43 +59,41 @@ class ContainerKeeper:
         signal.signal(signal.SIGTERM, self.asked_to_stop)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         try:
-            with docker.client(self.host) as engine:
-                made = docker.create(engine, self.spec["container"], self.environment)
-                try:
-                    made.start()
-                except Exception as error:
-                    made.remove(force=True, v=True)
-                    self.record(reason="not-started", error=_said(error))
-                    return
-                how = self.keep(made)
-                # Written down first: whoever waits for the end need not wait for the removal.
-                self.record(reason=self.reason, **how)
-                with contextlib.suppress(Exception):
-                    made.remove(force=True, v=True)
+            engine = self.connect()
+            with docker.told(self.host, self.socket):
+                self.made = docker.create(engine, self.spec["container"], self.environment)
+                docker.started(self.made, self.host)
         except LanesError as error:
-            self.record(reason="not-started", error=error.message)
+            self.record(reason="not-started", error=error.message, step=error.next_step)
             return
+        self.keep()
+        # Written down first: whoever waits for the end need not wait for the removal.
+        self.record(**{**self.how, **({} if self.reason == "exited" else {"reason": self.reason})})
+        with contextlib.suppress(Exception):
+            self.made.remove(force=True, v=True)
+        self.line.close()
 
-    def keep(self, made: Any) -> Mapping[str, Any]:
-        """Hold the container until it has ended; return how it did."""
+    def connect(self) -> Any:
+        """Open the connection to the node's Docker engine (anew). Raises LaneError."""
+        self.line.close()
+        self.socket = self.line.enter_context(hosts.docker_socket(self.host))
+        return self.line.enter_context(docker.connected(self.host, self.socket))
+
+    def keep(self) -> None:
+        """Hold the container until it has ended."""
         own = os.getpid()
         born = (keeper.stat(own) or (0,))[-1]
         pids = {"pid": own, "born": born, "keeper": own, "keeper_born": born, "started_ns": time.time_ns()}
-        copier = threading.Thread(target=self.copy_log, args=(made,), daemon=True)
+        copier = threading.Thread(target=self.copy_log, daemon=True)
         copier.start()
-        waiter = threading.Thread(target=self.wait, args=(made,), daemon=True)
+        waiter = threading.Thread(target=self.wait, daemon=True)
         waiter.start()
-        keeper.write_json(str(self.folder / "pid.json"), pids | {"container": made.id, "image": _image(made)})
+        image = _image(self.made)
+        keeper.write_json(str(self.folder / "pid.json"), pids | {"container": self.made.id, "image": image})
         self.watch(waiter)
         if waiter.is_alive():
-            self.stop(made, waiter)
+            self.stop(waiter)
         copier.join(5)
-        try:
-            made.reload()
-            return docker.ended(made.attrs["State"])
-        except Exception as error:
-            self.reason = "lost" if self.reason == "exited" else self.reason
-            return {"error": f"{hosts.name(self.host)} does not answer any more ({_said(error)})"}
 
     def watch(self, waiter: threading.Thread) -> None:
         """Wait until the container has ended or is to end."""
@@ -102,23 +110,99 @@ class ContainerKeeper:
                     os.close(self.owner)
                     self.owner = None
 
-    def wait(self, made: Any) -> None:
-        """Return when the container has ended. Engines that restart break the wait: it is taken up again."""
-        down_since: float | None = None
+    def wait(self) -> None:
+        """Return when the container has ended, or counts as lost. A connection that breaks is opened anew."""
+        cut_off = False
+        while not self.over:
+            how: Mapping[str, Any] | None
+            try:
+                self.made.wait(timeout=None)
+                how = self.ended(cut_off)
+            except Exception as error:
+                how = self.removed(error)
+                if how is None:
+                    time.sleep(POLL_S)
+                    # An engine that ends breaks the connection too, and may take the container with it.
+                    cut_off = cut_off or hosts.leads_on(self.socket)
+                    how = self.reconnect()
+                    cut_off = cut_off and self.made.status != "running"
+            if how is not None:
+                with self.news:
+                    self.how, self.over = how, True
+                    self.news.notify_all()
+
+    def ended(self, cut_off: bool) -> Mapping[str, Any]:
+        """How the container did, by the engine's account; `cut_off`: the engine was away meanwhile."""
+        self.made.reload()
+        how = docker.ended(self.made.attrs["State"])
+        if self.reason == "exited" and not cut_off:
+            # An engine that is being shut down ends its containers first.
+            time.sleep(POLL_S)
+            self.made.reload()
+        if not cut_off:
+            return how
+        where = hosts.name(self.host)
+        return how | {
+            "reason": "cut-off",
+            "error": f"the Docker engine on {where} stopped, and the container with it",
+            "step": f"`journalctl -u docker` on {where} tells why it did; run again when it is up",
+        }
+
+    def removed(self, error: Exception) -> Mapping[str, Any] | None:
+        """That the container is gone, if the error says so."""
+        import docker.errors
+
+        if not isinstance(error, docker.errors.NotFound):
+            return None
+        where = hosts.name(self.host)
+        return {
+            "reason": "removed",
+            "error": f"somebody removed its container on {where}",
+            "step": f"ask who else uses {where}, and run again",
+        }
+
+    def reconnect(self) -> Mapping[str, Any] | None:
+        """Find the container again; when that takes too long, return how it ended, as far as one can tell."""
+        deadline = time.monotonic() + LOST_S
         while True:
             try:
-                made.wait(timeout=None)
-                return
-            except Exception:
-                down_since = down_since or time.monotonic()
-                if time.monotonic() - down_since > LOST_S:
-                    return
-                time.sleep(POLL_S)
+                engine = self.connect()
+                with docker.told(self.host, self.socket):
+                    try:
+                        made = engine.containers.get(self.made.id)
+                    except Exception as error:
+                        if how := self.removed(error):
+                            return how
+                        raise
+                with self.news:
+                    self.made = made
+                    self.news.notify_all()
+                return None
+            except LanesError as error:
+                if time.monotonic() > deadline or self.reason != "exited":
+                    where = hosts.name(self.host)
+                    return {
+                        "reason": "lost",
+                        "error": error.message,
+                        "step": f"when {where} is back, `lanes stop` removes what it still runs",
+                    }
+            time.sleep(POLL_S)
 
-    def copy_log(self, made: Any) -> None:
-        with open(self.folder / "log", "ab", buffering=0) as log, contextlib.suppress(Exception):
-            for block in made.logs(stream=True, follow=True):
-                log.write(block)
+    def copy_log(self) -> None:
+        """Copy what the container prints; over a new connection, what is not there yet."""
+        written = 0
+        with open(self.folder / "log", "ab", buffering=0) as log:
+            while True:
+                made, skip = self.made, written
+                with contextlib.suppress(Exception):
+                    for block in made.logs(stream=True, follow=True):
+                        new = block[skip:]
+                        skip = max(0, skip - len(block))
+                        written += log.write(new) or 0
+                with self.news:
+                    self.news.wait_for(lambda: self.over or self.made is not made)  # noqa: B023
+                    if self.made is made:
+                        return
 
     def asked_to_stop(self, *_: object) -> None:
         if self.reason == "exited":
@@ -126,20 +210,20 @@ class ContainerKeeper:
         with contextlib.suppress(BlockingIOError):
             os.write(self.wake_write, b"s")
 
-    def stop(self, made: Any, waiter: threading.Thread) -> None:
+    def stop(self, waiter: threading.Thread) -> None:
         """Ask the container to end, and kill it when it does not in time."""
         with contextlib.suppress(Exception):
-            made.kill(signal=self.spec.get("signal", "SIGTERM"))
+            self.made.kill(signal=self.spec.get("signal", "SIGTERM"))
         waiter.join(self.spec.get("patience_s", 10.0))
         if waiter.is_alive():
             with contextlib.suppress(Exception):
-                made.kill()
+                self.made.kill()
             waiter.join(10)
 
     def record(self, **how: Any) -> None:
         keeper.write_json(
             str(self.folder / "exit.json"),
-            {"code": None, "signal": None, "oom_killed": False, "error": None}
+            {"reason": self.reason, "code": None, "signal": None, "oom_killed": False, "error": None}
             | how
             | {"at_ns": time.time_ns()},
         )
@@ -151,11 +235,6 @@ def _image(made: Any) -> Mapping[str, Any]:
         held = made.image
         return {"id": held.id, "digests": list(held.attrs.get("RepoDigests") or ())}
     return {}
-
-
-def _said(error: Exception) -> str:
-    explanation = getattr(error, "explanation", None)
-    return " ".join(str(explanation or error).split())[:500]
 
 
 if __name__ == "__main__":

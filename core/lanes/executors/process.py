@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -37,6 +38,9 @@ MARK = "LANES_LANE"
 PORTS = (20000, 32768)
 """Those that a lane takes on other machines: below what Linux uses for connections that go out."""
 
+_LISTENS = "0A"
+"""The state of a socket that listens, in /proc/net/tcp."""
+
 _FOLDER = "LANES_FOLDER"
 """Environment variable that marks every process of a lane as this lane's: ids are not unique over all
 homes of a machine."""
@@ -46,18 +50,22 @@ _ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\
 
 @attrs.frozen(kw_only=True)
 class Ended:
-    """How a rank's process ended: `reason` is `exited`, `stopped`, `owner-died`, `not-started`, `lost`
-    (its node does not answer any more), or `vanished` when nobody saw it end."""
+    """How a rank's process ended: `reason` is `exited`, `stopped`, `owner-died`, `not-started`, `vanished`
+    when nobody saw it end; and of a container `lost` (its node does not answer any more), `cut-off` (its
+    Docker engine ended), or `removed`. `step` says what to do, where that is known."""
 
     reason: str
     exit: Exit
     error: str | None = None
+    step: str | None = None
     at_ns: int | None = None
 
     def sentence(self) -> str:
         """Say it, as in "the process was killed by SIGKILL (out of memory)"."""
         if self.reason == "lost":
             return f"its node is lost: {self.error}"
+        if self.reason in ("cut-off", "removed"):
+            return str(self.error)
         if self.error:
             return f"the process could not be started: {self.error}"
         if self.reason == "vanished":
@@ -93,7 +101,7 @@ def place(at: Place, ranks: int, http_port: int | None = None) -> Placement:
     asked for is in use."""
     head = at.host(0)
     if head.ssh is not None:
-        found = remote_ports(head, 2)
+        found = remote_ports(head, 2, http_port)
     else:
         if http_port is not None:
             check_port(at.http_host, http_port)
@@ -108,10 +116,22 @@ def place(at: Place, ranks: int, http_port: int | None = None) -> Placement:
     )
 
 
-def remote_ports(host: Host, count: int) -> list[int]:
-    """Ports of another machine on which nobody listens now. Raises LaneError when it cannot be asked."""
-    lines = hosts.run(host, ["cat", "/proc/net/tcp", "/proc/net/tcp6"]).splitlines()
-    taken = {int(line.split()[1].rpartition(":")[2], 16) for line in lines if "local_address" not in line}
+def remote_ports(host: Host, count: int, wanted: int | None = None) -> list[int]:
+    """Ports of another machine that nobody uses now. Raises StartError when somebody listens on the one that
+    is `wanted`, LaneError when the machine cannot be asked."""
+    taken, listening = set(), set()
+    for line in hosts.run(host, ["cat", "/proc/net/tcp", "/proc/net/tcp6"]).splitlines():
+        if "local_address" not in line:
+            _, local, _, state, *_ = line.split()
+            port = int(local.rpartition(":")[2], 16)
+            taken.add(port)
+            if state == _LISTENS:
+                listening.add(port)
+    if wanted in listening:
+        raise StartError(
+            f"port {wanted} on {hosts.name(host)} cannot be used: somebody listens there",
+            f"`ssh {host.ssh} ss -tlnp` tells who; choose another with --port, or leave it out for a free one",
+        )
     return random.sample([port for port in range(*PORTS) if port not in taken], count)
 
 
@@ -211,7 +231,9 @@ def start(
         if (ended := how_ended(own)) is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(1)
-            raise StartError(ended.sentence(), "check the program's path and the recipe's options")
+            raise StartError(
+                ended.sentence(), ended.step or "check the program's path and the recipe's options"
+            )
         if child.poll() is not None:
             said = (own / "keeper.log").read_text(errors="replace").strip().splitlines()
             raise StartError(f"the process's keeper died at once: {said[-1] if said else 'it said nothing'}")
@@ -234,6 +256,7 @@ def how_ended(own: Path) -> Ended | None:
             reason=record["reason"],
             exit=Exit(code=record["code"], signal=record["signal"], oom_killed=record["oom_killed"]),
             error=record["error"],
+            step=record.get("step"),
             at_ns=record["at_ns"],
         )
     if (pids := _read(own / "pid.json")) is not None and not _lives(pids["pid"], pids["born"]):
@@ -378,6 +401,11 @@ def ended(folder: Path) -> Mapping[int, Ended]:
     """How those ranks ended that have."""
     how = {rank: how_ended(rank_folder(folder, rank)) for rank in sorted(_ranks(folder))}
     return {rank: one for rank, one in how.items() if one is not None}
+
+
+def first_ended(folder: Path) -> tuple[int, Ended] | None:
+    """The rank that ended before all others, and how it did: the others may have followed it."""
+    return min(ended(folder).items(), key=lambda one: (one[1].at_ns or math.inf, one[0]), default=None)
 
 
 def tail(folder: Path, rank: int, lines: int = 200) -> Sequence[str]:

@@ -186,7 +186,7 @@ class _Worker:
         ssh = self.station.host.ssh
         if code == 127 and not self.ready:
             self.problem = "there is no python3", "install python3 there (apt-get install python3)"
-        elif ssh is not None and code == 255:
+        elif ssh is not None and code == hosts.SSH_FAILED:
             what = "the connection broke" if self.ready else "it cannot be reached"
             self.problem = f"{what}: {said or 'no answer'}", f"`ssh {ssh}` must work without a password"
             if self.ready:
