@@ -107,13 +107,17 @@ def _answers(socket):
 @pytest.fixture(scope="session")
 def image(dockerd, tmp_path_factory):
     """An image with the folders into which Python is mounted."""
-    tar = tmp_path_factory.mktemp("image") / "rootfs.tar"
+    return empty_image(dockerd, tmp_path_factory.mktemp("image") / "rootfs.tar")
+
+
+def empty_image(socket: Path, tar: Path) -> str:
+    """Make the image of folders alone."""
     with tarfile.open(tar, "w") as made:
         for name in ("usr", "lib", "lib64", "bin", "tmp", "etc"):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             made.addfile(entry)
-    docker_cli(dockerd, "import", str(tar), "lanes-test:1")
+    docker_cli(socket, "import", str(tar), "lanes-test:1")
     return "lanes-test:1"
 
 
@@ -164,6 +168,18 @@ def contained(echo, site, dockerd, image, tmp_path):
     """`lanes` with an engine whose recipes run in containers of the tests' Docker engine."""
     site("contained", "contained_plugin", CONTAINED, {"contained": "lanes.extensions"})
     echo.env["DOCKER_HOST"] = f"unix://{dockerd}"
+    recipe = tmp_path / "contained.toml"
+    recipe.write_text(boxed(image))
+    echo.recipe = str(recipe)
+    yield echo
+    left = docker_cli(dockerd, "ps", "-aq")
+    if left:
+        docker_cli(dockerd, "rm", "-f", *left.split())
+    assert not left, "containers were left"
+
+
+def boxed(image: str) -> str:
+    """A recipe for echo in containers, which see this machine's Python."""
     import lanes_echo
 
     folders = {
@@ -180,17 +196,10 @@ def contained(echo, site, dockerd, image, tmp_path):
         f'[[mounts]]\nsource = "{p}"\ntarget = "{p}"\n' for p in sorted(folders) if os.path.isdir(p)
     )
     path = os.pathsep.join([p for p in sys.path if p])
-    recipe = tmp_path / "contained.toml"
-    recipe.write_text(
+    return (
         f'name = "boxed"\nengine = "echo"\nimage = "{image}"\n[model]\nname = "m"\n'
         f'[env]\nPYTHONPATH = "{path}"\nSECRET_TOKEN = "hf_verysecret"\n{mounts}'
     )
-    echo.recipe = str(recipe)
-    yield echo
-    left = docker_cli(dockerd, "ps", "-aq")
-    if left:
-        docker_cli(dockerd, "rm", "-f", *left.split())
-    assert not left, "containers were left"
 
 
 def containers_of(socket):
