@@ -29,7 +29,7 @@ def _counts(_: Any, attribute: Any, value: tuple[int, ...]) -> None:
         raise ValueError(f"{attribute.name} should hold numbers of at least 1")
 
 
-def _positive(_: Any, attribute: Any, value: int | None) -> None:
+def _positive(_: Any, attribute: Any, value: float | None) -> None:
     if value is not None and value < 1:
         raise ValueError(f"should be at least 1, not {value}")
 
@@ -37,13 +37,15 @@ def _positive(_: Any, attribute: Any, value: int | None) -> None:
 @frozen(kw_only=True)
 class Options:
     """`longest` prompt in tokens (by default what the server's context holds), `answer` tokens of each
-    answer, `bursts` of so many prompts at once, each of `burst_tokens`. With `bisect`, the length that kills is
+    answer, `bursts` of so many prompts at once, each of `burst_tokens`; a server that does not answer a
+    small question within `patience_s` hangs. With `bisect`, the length that kills is
     narrowed down to `tolerance` tokens by launching the lane again and again."""
 
     longest: int | None = field(default=None, validator=_positive)
     answer: int = field(default=16, validator=_positive)
     bursts: tuple[int, ...] = field(default=(2, 4, 8), validator=_counts)
     burst_tokens: int = field(default=2048, validator=_positive)
+    patience_s: float = field(default=60.0, validator=_positive)
     bisect: bool = False
     tolerance: int = field(default=1, validator=_positive)
 
@@ -78,7 +80,6 @@ def run(context: Context) -> Measured:
             killed,
             survival.longest_survived,
             survival.keep,
-            answer=options.answer,
             tolerance=options.tolerance,
         )
     verb = "crashes" if killed.status == "crashed" else "hangs"
@@ -97,7 +98,7 @@ class _Survival:
         self._context, self._options = context, options
         self.longest_survived = 0
         self.measured = Measured()
-        self.trial = Trial(context, options.answer)
+        self.trial = Trial(context, options.answer, options.patience_s)
 
     async def run(self) -> Tried | None:
         """Return the step that killed the server, or None, with what else there is to say in `measured`."""

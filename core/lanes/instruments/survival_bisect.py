@@ -24,8 +24,6 @@ def narrow(
     killed: Tried,
     survived: int,
     keep: Callable[[Tried], dict[str, Any]],
-    *,
-    answer: int,
     tolerance: int,
 ) -> Tried:
     """Halve the lengths between `survived` and what killed, and return the smallest that kills, to
@@ -34,7 +32,7 @@ def narrow(
     Each attempt updates one row, so that whatever was found is kept when the user interrupts. Ends early, with
     the reason in the row, where the lane cannot be launched again.
     """
-    return _Bisection(context, like, killed, survived, keep, answer, tolerance).run()
+    return _Bisection(context, like, killed, survived, keep, tolerance).run()
 
 
 class _Bisection:
@@ -45,11 +43,10 @@ class _Bisection:
         killed: Tried,
         survived: int,
         keep: Callable[[Tried], dict[str, Any]],
-        answer: int,
         tolerance: int,
     ) -> None:
         self._context, self._like, self._keep = context, like, keep
-        self._answer, self._tolerance = answer, tolerance
+        self._tolerance = tolerance
         self._smallest, self._survived = killed, survived
         self._alone = False
         """Whether the smallest one killed a server that had just been launched."""
@@ -115,11 +112,13 @@ class _Bisection:
         self._launches += 1
 
     def _try(self, tokens: int) -> Tried:
+        like = self._like
+
         async def attempt() -> Tried:
-            trial = Trial(self._context, self._answer, number=len(self._attempts) + 1)
+            self._like = trial = self._like.anew(self._context)
             step = Step(tokens=tokens)
             try:
-                if reason := await trial.prepare(self._like):
+                if reason := await trial.prepare(like):
                     raise LaneError(f"the lane that was launched anew does not answer: {reason}")
             except Crashed as crash:
                 raise LaneError(f"the lane that was launched anew died before its prompt: {crash}") from None

@@ -17,7 +17,6 @@ from lanes.instruments.survival_shape import SHAPES, Shape
 
 _QUESTION = "What is the capital of France? Answer with one word."
 _QUESTION_TOKENS = 8
-_QUESTION_S = 60.0
 _QUESTIONS = 2
 """How often the small question is asked before the server counts as hanging."""
 
@@ -60,24 +59,24 @@ class Tried:
 
 
 class Trial:
-    """Puts steps to a server, within a running event loop; answers have `answer` tokens.
+    """Puts steps to a server, within a running event loop; answers have `answer` tokens, and the small
+    question has `patience_s` to be answered.
 
     `number` tells its prompts from those of other trials, which the server may still have in its cache.
     """
 
-    def __init__(self, context: Context, answer: int, number: int = 0) -> None:
+    def __init__(self, context: Context, answer: int, patience_s: float, number: int = 0) -> None:
         limits = context.plan.limits
         self.session = Session(context.endpoint, context.plan.seed, limits, context.alive)
-        patience = min(_QUESTION_S, limits.first_byte_s)
         self._brief = Session(
             context.endpoint,
             context.plan.seed,
-            Limits(connect_s=limits.connect_s, first_byte_s=patience, stall_s=min(patience, limits.stall_s)),
+            Limits(connect_s=limits.connect_s, first_byte_s=patience_s, stall_s=patience_s),
             context.alive,
         )
         self.shape: Shape = SHAPES[0]
         self.refused: list[tuple[Shape, Stream]] = []
-        self._answer = answer
+        self._answer, self._patience_s, self._number = answer, patience_s, number
         self._seed = f"{context.plan.comparison}/{context.plan.block}/survival/{number}"
         self._prompts = 0
 
@@ -106,6 +105,10 @@ class Trial:
 
     def _body(self, text: str, tokens: int) -> dict[str, Any]:
         return self.session.form.body("", tokens) | dict(self.shape.fields(text))
+
+    def anew(self, context: Context) -> Trial:
+        """A trial alike, with other prompts, of the lane where it serves now."""
+        return Trial(context, self._answer, self._patience_s, self._number + 1)
 
     def _nonce(self, name: object) -> str:
         return hashlib.sha256(f"{self._seed}/{name}".encode()).hexdigest()[:16]

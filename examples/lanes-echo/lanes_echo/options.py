@@ -33,7 +33,7 @@ class EchoOptions:
     `never_healthy`: load for ever.
     `die_after_tokens`: exit with code 7 when this many tokens were sent, counted over all answers.
     `die_above_tokens`: exit with code 8 when a prompt is longer than that.
-    `leak_above_tokens`: an answer to a longer prompt takes one more place, and never gives it back.
+    `leak_above_tokens`: an answer to a longer prompt never gives back its place.
     `cut_stream_after`: close each stream's connection after this many tokens.
     `stall_stream_after`: send no more after this many tokens, and keep the connection open.
     `status_500_after`: answer 500 after this many answers (0: always).

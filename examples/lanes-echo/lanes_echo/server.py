@@ -124,12 +124,9 @@ class Echo:
             "prompt_tokens_details": {"cached_tokens": 0},
         }
         self._add("waiting")
-        with self._slots:
+        with self._slot(leaks=len(words) > _or_never(self._options.leak_above_tokens)):
             self._add("waiting", -1)
             self._add("running")
-            if len(words) > _or_never(self._options.leak_above_tokens):
-                log("error: leaks a slot, as it was told to")
-                self._slots.acquire()
             try:
                 tokens = self._paced(words, count)
                 if request.get("stream"):
@@ -142,6 +139,18 @@ class Echo:
                     connection.send(200, whole)
             finally:
                 self._add("running", -1)
+
+    @contextlib.contextmanager
+    def _slot(self, leaks: bool) -> Iterator[None]:
+        """Wait for a place to answer in."""
+        self._slots.acquire()
+        try:
+            yield
+        finally:
+            if leaks:
+                log("error: leaked a slot, as it was told to")
+            else:
+                self._slots.release()
 
     def _paced(self, words: Sequence[str], count: int) -> Iterator[str]:
         """The tokens of an answer, each when it is due: deadlines, not pauses, so that no delay adds up."""
