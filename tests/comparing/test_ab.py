@@ -10,7 +10,8 @@ import pytest
 from lanes import ab
 from lanes.cli.ab import _values
 
-QUICK = ("--pp", "32", "--tg", "16", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
+# Tokens that come seldom: their times are known on a busy machine too.
+QUICK = ("--pp", "32", "--tg", "8", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
 
 
 def blocks(document):
@@ -28,16 +29,16 @@ def blocks(document):
 
 def test_a_difference_is_found_and_its_one_cause_is_named(echo):
     ran = echo(
-        "ab", "echo", "--set", "tokens_per_second=100,200", "--blocks", "7", *QUICK, "--json", timeout=300
+        "ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "7", *QUICK, "--json", timeout=300
     )
     assert ran.code == 0, ran.err
     (verdict,) = ran.json["verdicts"]
-    assert (verdict["a"], verdict["b"]) == ("tokens_per_second=100", "tokens_per_second=200")
+    assert (verdict["a"], verdict["b"]) == ("tokens_per_second=10", "tokens_per_second=20")
     assert verdict["judgement"]["word"] == "faster"
     # On a busy machine a block may be lost twice, when the client was late.
     assert verdict["judgement"]["paired"] and verdict["judgement"]["n_a"] in (6, 7)
     assert verdict["judgement"]["ratio"] == pytest.approx(2.0, rel=0.1)
-    assert verdict["cause"] == "tokens_per_second 100 -> 200"
+    assert verdict["cause"] == "tokens_per_second 10 -> 20"
     assert "7 blocks are 14 launches" in ran.err
 
     document = echo("history", "show", ran.json["run"], "--json").json
@@ -71,13 +72,13 @@ def in_block(document, number):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_it_is_resumed_where_it_was(how, echo, wait_for):
-    started = echo.start("ab", "echo", "--set", "tokens_per_second=100,200", "--blocks", "2", *QUICK)
+    started = echo.start("ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "2", *QUICK)
 
     def under_way():
         found = [d for d in echo("history", "--json").json if d["command"] == "ab"]
         return found and in_block(found[0], 2) and found[0]
 
-    run = wait_for(under_way, "the second block to begin", 60)["run"]
+    run = wait_for(under_way, "the second block to begin", 120)["run"]
     os.kill(started.pid, how)
     started.communicate()
     wait_for(lambda: not echo.processes(), "the keeper to stop the engine")
@@ -107,17 +108,19 @@ def test_it_is_resumed_where_it_was(how, echo, wait_for):
 
 
 def test_a_lane_against_itself_teaches_the_floor(echo):
-    ran = echo("ab", "echo", "--aa", "--blocks", "2", *QUICK, "--json", timeout=120)
+    ran = echo(
+        "ab", "echo", "--aa", "--set", "tokens_per_second=20", "--blocks", "2", *QUICK, "--json", timeout=120
+    )
     assert ran.code == 0, ran.err
     (verdict,) = ran.json["verdicts"]
     assert (verdict["a"], verdict["b"]) == ("A", "B")
     assert verdict["judgement"]["word"] == "unresolved"
-    learned = abs(verdict["judgement"]["ratio"] - 1)
+    ratio = verdict["judgement"]["ratio"]
     then = echo(
-        "ab", "echo", "--set", "tokens_per_second=500,400", "--blocks", "1", *QUICK, "--json", timeout=120
+        "ab", "echo", "--set", "tokens_per_second=20,15", "--blocks", "1", *QUICK, "--json", timeout=120
     )
     floor = then.json["verdicts"][0]["judgement"]["floor"]
-    assert floor == pytest.approx(learned, rel=0.05, abs=1e-6)
+    assert floor == pytest.approx(max(ratio, 1 / ratio) - 1)
 
 
 def test_a_lane_that_crashes_twice_ends_it(echo):
@@ -147,9 +150,9 @@ def test_the_price_is_told_before_anything_starts(echo):
 def test_a_recipe_that_changed_is_not_gone_on_with(echo, tmp_path):
     recipe = tmp_path / "r.toml"
     text = 'name = "r"\nengine = "echo"\n[model]\nname = "m"\n[options]\ntokens_per_second = {}\n'
-    recipe.write_text(text.format(100.0))
+    recipe.write_text(text.format(10.0))
     ran = echo("ab", str(recipe), "--set", "parallel=1,2", "--blocks", "1", *QUICK, "--json", timeout=120)
-    recipe.write_text(text.format(200.0))
+    recipe.write_text(text.format(20.0))
     again = echo("ab", "--resume", ran.json["run"])
     assert again.code == 2
     assert "is not what it was when the A/B began. put it back, or begin a new A/B" in again.err

@@ -282,6 +282,26 @@ def test_files_folders_and_names(lanes, tmp_path):
     assert "*" in text.out
 
 
+def test_what_fell_behind_fails_in_ci(lanes, tmp_path):
+    folder = write(tmp_path, fast_and_slow())
+    assert lanes("compare", folder, "--fail-if-slower", "5%").code == 0
+    turned = [{**document, "lanes": document["lanes"][::-1]} for document in fast_and_slow()]
+    write(tmp_path, turned)
+    ran = lanes("compare", folder, "--fail-if-slower", "5%")
+    assert ran.code == 1
+    assert "more than 5% behind: pp64 tg8, decode tok/s: speed=1 is slower than speed=2" in ran.err
+    assert lanes("compare", folder, "--fail-if-slower", "50%").code == 0
+    # One launch of each shows nothing, and is no reason to fail.
+    assert lanes("compare", f"{folder}/r1.json", "--fail-if-slower", "5%").code == 0
+    (tmp_path / "r9.json").write_text(
+        json.dumps({**run(9, lane("other")), "command": "run", "status": "done"})
+    )
+    assert (
+        "holds one lane against another, and here are 3"
+        in lanes("compare", folder, "--fail-if-slower", "5%").err
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -189,9 +189,9 @@ def test_nothing_to_compare_says_what_is_missing():
 def test_the_fewest_blocks_are_those_with_which_anything_can_be_shown():
     for figures in range(1, 9):
         n = planning.least_blocks(figures)
-        assert 2 / 2**n <= 0.05 / figures < 2 / 2 ** (n - 1)
+        assert 2 / 2**n <= planning.LEVEL / figures < 2 / 2 ** (n - 1)
         m = planning.least_launches(figures)
-        assert 2 / math.comb(2 * m, m) <= 0.05 / figures < 2 / math.comb(2 * m - 2, m - 1)
+        assert 2 / math.comb(2 * m, m) <= planning.LEVEL / figures < 2 / math.comb(2 * m - 2, m - 1)
 
 
 def test_more_noise_smaller_differences_and_more_figures_need_more_blocks():

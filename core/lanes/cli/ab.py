@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lanes.cli import options, output
+from lanes.cli.compare import behind, fail_if_slower
 from lanes.cli.options import Quantity
 from lanes.errors import UsageError
 
 if TYPE_CHECKING:
     from lanes.ab import Name, Step
     from lanes.bench.plan import Plan
+    from lanes.comparing.comparison import Comparison
     from lanes.comparing.planning import Price
     from lanes.lifecycle import Bound, Outcome
     from lanes.nodes import Place
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     metavar="RUN",
     help="Go on with an A/B that was interrupted, however it was; all else is as it was asked for.",
 )
+@fail_if_slower
 @options.lane
 @options.plan
 @output.as_json
@@ -69,6 +72,7 @@ def command(
     boot: float | None,
     yes: bool,
     resume: str | None,
+    fail_if_slower: float | None,
     as_json: bool,
     dry_run: bool,
     **asked: Any,
@@ -99,7 +103,8 @@ def command(
                 return 0
             if not yes and _asks() and not click.confirm("Go on?", default=True, err=True):
                 return 0
-        return _carry_out(store, design, run, lanes, plan, as_json)
+        code, found = _carry_out(store, design, run, lanes, plan, as_json)
+        return code or behind(found, fail_if_slower)
 
 
 def _new(
@@ -297,7 +302,7 @@ def _asks() -> bool:
 
 def _carry_out(
     store: Store, design: dict[str, Any], run: str | None, lanes: Lanes, plan: Plan, as_json: bool
-) -> int:
+) -> tuple[int, Comparison]:
     import time
 
     from lanes import ab, interrupts, records
@@ -351,13 +356,12 @@ def _carry_out(
             journal.end(code)
     if given_up:
         _say(f"given up: {given_up}")
-    _show(store, store.document(journal.run), design, lanes, as_json)
-    return code
+    return code, _show(store, store.document(journal.run), design, lanes, as_json)
 
 
 def _show(
     store: Store, document: Mapping[str, Any], design: Mapping[str, Any], lanes: Lanes, as_json: bool
-) -> None:
+) -> Comparison:
     from lanes.cli import compared
     from lanes.comparing import costs
     from lanes.comparing.compare import compare
@@ -369,6 +373,7 @@ def _show(
         output.print_json({"run": document["run"], **plain(found)})
     else:
         compared.show(found)
+    return found
 
 
 def _say(text: str) -> None:

@@ -41,6 +41,35 @@ class Weights(click.ParamType[Any]):
         return found
 
 
+fail_if_slower = click.option(
+    "--fail-if-slower",
+    type=Quantity("SHARE", "lanes.bench.units", "share"),
+    help="End with exit code 1 when the second of two lanes was shown to be behind the first by more than, say, `5%`.",
+)
+
+
+def behind(comparison: Comparison, share: float | None) -> int:
+    """The exit code that `--fail-if-slower` asks for. Raises `UsageError` where there are not two lanes."""
+    from lanes.errors import UsageError
+
+    if share is None:
+        return 0
+    if len(comparison.sides) != 2:
+        raise UsageError(
+            f"--fail-if-slower holds one lane against another, and here are {len(comparison.sides)}",
+            "name two",
+        )
+    found = [
+        verdict.judgement
+        for verdict in comparison.verdicts
+        if verdict.judgement.word in ("slower", "worse") and verdict.judgement.ratio
+    ]
+    lost = [one for one in found if one.ratio and max(one.ratio, 1 / one.ratio) - 1 > share]
+    for one in lost:
+        click.echo(f"lanes: more than {100 * share:g}% behind: {one.sentence}", err=True)
+    return int(bool(lost))
+
+
 @click.command("compare")
 @click.argument("what", nargs=-1, metavar="[RUN|LANE|FILE]...")
 @click.option(
@@ -65,6 +94,7 @@ class Weights(click.ParamType[Any]):
     type=Weights(),
     help="Order lanes by your own weights, such as score=2,decode_tps=1.",
 )
+@fail_if_slower
 @output.as_json
 def command(
     what: tuple[str, ...],
@@ -72,8 +102,9 @@ def command(
     by: str | None,
     margin: float,
     weights: Mapping[str, float] | None,
+    fail_if_slower: float | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Compare lanes: figures with intervals and n side by side, what differs, and what can be said.
 
     Takes runs (an id, or the start of one), lanes by name (all their runs), result documents and folders
@@ -90,6 +121,7 @@ def command(
         from lanes.cli import compared
 
         compared.show(found)
+    return behind(found, fail_if_slower)
 
 
 def compare(

@@ -3,7 +3,7 @@
 The unit is a launch of the engine, or a block of two launches, one of each lane: passes of one launch are
 not independent of each other. Ratios, not differences: a lane is 10% faster, whatever the unit.
 
-A win needs an exact probability of at most 5%, after Holm's correction for all figures that were looked at,
+A win needs an exact probability of at most 4.5% (`planning.LEVEL`), after Holm's correction for all figures that were looked at,
 and a ratio beyond the floor that launches of one and the same lane were seen to differ by. "No difference"
 is a claim of its own, with its own test (two one-sided tests, D. J. Schuirmann, 1987): the ratio lies within
 the margin. Everything else is unresolved, which says nothing about the lanes.
