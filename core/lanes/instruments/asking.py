@@ -213,7 +213,7 @@ class Asker:
         except httpx2.ConnectError as error:
             one.trouble, one.error = "refused", f"the server accepts no connection: {error}"
         except httpx2.TimeoutException:
-            one.trouble, one.error = "hang", f"nothing came for {waits_s:g} s"
+            one.trouble, one.error = "hang", f"nothing came for {waits_s:.0f} s"
         except httpx2.HTTPError as error:
             one.trouble, one.error = "cut", f"the connection broke: {error or type(error).__name__}"
         one.seconds = time.monotonic() - began

@@ -9,8 +9,8 @@ from attrs import frozen
 from lanes.instruments.asking import Asker, Exchange
 from lanes.instruments.base import Context, Instrument, Measured, Row
 from lanes.instruments.surface import addresses, chat, manners, thinking, tools
-from lanes.instruments.surface.cancel import cancel
 from lanes.instruments.surface.checks import Ended, Found, Server
+from lanes.instruments.surface.leaving import cancel
 
 CHECKS: tuple[tuple[str, Callable[[Server], Found]], ...] = (
     ("chat", chat.plain),
@@ -77,10 +77,14 @@ def run(context: Context) -> Measured:
         tokenizer = addresses.find_tokenizer(asker)
         if not isinstance(tokenizer, Found):
             server.text_tokens = tokenizer
+        before = "its context"
         for number, (name, check) in enumerate(CHECKS):
             context.progress(name, number / len(CHECKS))
             kept.clear()
             found = _found(check, server)
+            if kept and kept[0].trouble == "refused":
+                # It was gone before: what came last is to blame.
+                return Measured(status="crashed", reason=_gone(context, before, kept[0]))
             context.row(
                 Row(
                     name=name,
@@ -92,6 +96,7 @@ def run(context: Context) -> Measured:
             )
             if (lost := _lost(context, asker, kept, name)) is not None:
                 return Measured(status="crashed", reason=lost)
+            before = name
     finally:
         asker.close()
     return Measured()
@@ -106,15 +111,18 @@ def _found(check: Callable[[Server], Found], server: Server) -> Found:
 
 def _lost(context: Context, asker: Asker, kept: list[Exchange], name: str) -> str | None:
     """How the server was lost by this check; None while it answers."""
-    if died := context.alive():
-        return f"{died}, when asked for this: {name}"
     trouble = next((one for one in kept if one.trouble is not None), None)
-    if trouble is None:
+    if trouble is None and context.alive() is None:
         return None
     after = asker.chat("Hello", max_tokens=2, patience_s=_STILL_S)
-    if after.trouble is None:
-        return None
-    return f"it answers nothing since it was asked for this: {name} ({after.error})"
+    return None if after.trouble is None else _gone(context, name, after)
+
+
+def _gone(context: Context, name: str, one: Exchange) -> str:
+    died = context.alive()
+    return (
+        f"{died} when asked for {name}" if died else f"it answers nothing since asked for {name}: {one.error}"
+    )
 
 
 INSTRUMENT = Instrument(

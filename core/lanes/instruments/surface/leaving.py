@@ -16,6 +16,7 @@ _SETTLE_S = 5.0
 _HANG_S = 30.0
 _LEAST_S = 1.0
 _SLOWER = 5.0
+_NOT_FREE = "slots are not given free"
 
 
 def cancel(server: Server) -> Found:
@@ -24,7 +25,7 @@ def cancel(server: Server) -> Found:
     alone_s = server.good(server.chat("Hello", max_tokens=2)).seconds
     slow_s = max(_LEAST_S, _SLOWER * alone_s)
     tokens = min(_MOST_TOKENS, (server.context or 2 * _MOST_TOKENS) // 2)
-    one = _leave(server, tokens)
+    one = server.good(_leave(server, tokens))
     if not one.left:
         return unknown("the stream ended before it could be left")
     # What was left would have gone on so long.
@@ -43,7 +44,9 @@ def cancel(server: Server) -> Found:
             )
         return supported("nothing runs any more by /metrics")
     for _ in range(_ROUNDS - 1):
-        _leave(server, tokens)
+        again = _leave(server, tokens)
+        if not again.left:
+            return broken(f"{_NOT_FREE}: a later one is not streamed any more ({again.error or 'it ended'})")
     if found := _answers(server, _ROUNDS, alone_s, slow_s):
         return found
     if would_s < 2 * slow_s:
@@ -53,14 +56,13 @@ def cancel(server: Server) -> Found:
 
 def _leave(server: Server, tokens: int) -> Exchange:
     fixed = server.ask.endpoint.dialect.fixed_length
-    return server.good(
-        server.chat(
-            "Tell a long story about a river.",
-            max_tokens=tokens,
-            stream=True,
-            leave=lambda one: len(one.chunks) >= _LEFT_AFTER,
-            **fixed,
-        )
+    return server.chat(
+        "Tell a long story about a river.",
+        max_tokens=tokens,
+        stream=True,
+        leave=lambda one: len(one.chunks) >= _LEFT_AFTER,
+        patience_s=_HANG_S,
+        **fixed,
     )
 
 
@@ -68,12 +70,13 @@ def _answers(server: Server, rounds: int, alone_s: float, slow_s: float) -> Foun
     one = server.chat("Hello", max_tokens=2, patience_s=max(_HANG_S, slow_s))
     what = "a request was" if rounds == 1 else f"{rounds} requests were"
     if one.trouble == "hang":
-        return broken(f"after {what} left by the client, nothing is answered any more: {one.error}")
+        why = "nothing is answered any more" if rounds == 1 else _NOT_FREE
+        return broken(f"after {what} left by the client, {why}: {one.error}")
     if not one.ok:
         return broken(f"after {what} left by the client, the next one fails: {one.error}")
     if one.seconds > slow_s:
         return broken(
-            f"the slot is not given free: after {what} left by the client, "
+            f"after {what} left by the client, {_NOT_FREE}: "
             f"a short request took {one.seconds:.1f} s instead of {alone_s:.1f} s"
         )
     return None
