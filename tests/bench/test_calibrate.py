@@ -14,11 +14,12 @@ import pytest
 from click.testing import CliRunner
 from lanes import paths
 from lanes.bench import transport
+from lanes.bench.arrivals import Arrival
 from lanes.bench.calibration import calibrate, envelope
 from lanes.bench.calibration.calibrate import Bench, Load
 from lanes.bench.calibration.envelope import CellError, made
 from lanes.bench.calibration.metronome import Metronome
-from lanes.bench.stream import Arrival, Stream
+from lanes.bench.stream import Stream
 from lanes.cli.calibrate import command
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the metronome is Linux's")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lanes.bench import loads, timelines
+from lanes.bench.arrivals import Arrival
 from lanes.bench.cells import CellResult, Pass
 from lanes.bench.deltas import Usage
 from lanes.bench.loads import Sent
@@ -16,7 +17,7 @@ from lanes.bench.measures import FirstDelta
 from lanes.bench.plan import Cell, Limits, Plan
 from lanes.bench.probe import measure
 from lanes.bench.slo import Slo
-from lanes.bench.stream import Arrival, Stream
+from lanes.bench.stream import Stream
 from lanes.bench.tally import Tally
 from lanes.bench.timelines import Batch
 from lanes.bench.validity import Terms

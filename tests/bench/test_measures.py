@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from lanes.bench import measures
 from lanes.bench.account import server_figures
+from lanes.bench.arrivals import Arrival
 from lanes.bench.deltas import Usage
 from lanes.bench.measures import FirstDelta
-from lanes.bench.stream import Arrival, Stream
+from lanes.bench.stream import Stream
 
 MS = 1_000_000
 

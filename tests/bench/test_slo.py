@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from lanes.bench.arrivals import Arrival
 from lanes.bench.cells import CellResult, stream_figures
 from lanes.bench.deltas import Usage
 from lanes.bench.measures import FirstDelta
 from lanes.bench.plan import Plan
 from lanes.bench.probe import measure
 from lanes.bench.slo import Slo, parse
-from lanes.bench.stream import Arrival, Stream
+from lanes.bench.stream import Stream
 from lanes.bench.units import seconds, share
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint

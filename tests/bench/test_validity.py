@@ -7,11 +7,12 @@ from typing import Any
 
 import attrs
 import pytest
+from lanes.bench.arrivals import Arrival
 from lanes.bench.cells import Pass, finished_pass
 from lanes.bench.deltas import Usage
 from lanes.bench.measures import FirstDelta, first_delta
 from lanes.bench.plan import Cell
-from lanes.bench.stream import Arrival, Stream
+from lanes.bench.stream import Stream
 from lanes.bench.validity import Terms, remarks, verdict
 
 MS = 1_000_000

@@ -168,7 +168,7 @@ def stream_figures(stream: Stream, k1: FirstDelta | None) -> dict[str, float]:
 def _itl_mean_s(stream: Stream, decode_tps: float | None) -> float | None:
     """1 / decode_tps; 0 where all tokens came at once, so that no time was between them"""
     deltas = stream.token_arrivals
-    if decode_tps is None and deltas and deltas[0].at_ns == deltas[-1].at_ns:
+    if decode_tps is None and deltas and deltas.at_ns[0] == deltas.at_ns[-1]:
         return 0.0
     return 1 / decode_tps if decode_tps else None
 
@@ -189,7 +189,7 @@ def _goodput(
     if slo is None or not own:
         return {}
     met = sum(slo.met(one) for one in own)
-    ends = [s.t0_ns + s.token_arrivals[-1].at_ns for s in streams if s.token_arrivals]
+    ends = [s.t0_ns + s.token_arrivals.at_ns[-1] for s in streams if s.token_arrivals]
     span_s = (max(ends) - min(s.t0_ns for s in streams)) / 1e9 if ends else 0.0
     return {"slo_share": met / len(own)} | ({"goodput_rps": met / span_s} if span_s > 0 else {})
 

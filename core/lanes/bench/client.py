@@ -24,6 +24,8 @@ _IDLE_S = 0.2
 orderly end of the answer."""
 _SLICE = 16
 """Reads that are looked through at once, before there is room for reading."""
+_RUNNING = 4
+"""Reads after which an answer runs: the next ones need no acknowledgement of their own."""
 _ROOM_BYTES = 64 << 20
 """What may wait to be looked through, of all streams together ..."""
 _LEAST_ROOM_BYTES = 64 << 10
@@ -60,6 +62,7 @@ class Client:
         self._target = Target.of(endpoint)
         self._active = 0
         self._feeding = asyncio.Lock()
+        self.waits_for_acks = False
 
     async def open(self) -> Connection:
         """Open a connection for one request. Raises ConnectError."""
@@ -114,7 +117,8 @@ class Client:
         self, connection: Connection, payload: bytes, sink: _Sink, most: float = math.inf
     ) -> None:
         """Write the request and feed `sink` until it is done, or `most` steps. The connection is closed."""
-        tape = _Tape(min(_IDLE_S, self.limits.stall_s / 4, self.limits.first_byte_s / 4), self._room)
+        idle_s = min(_IDLE_S, self.limits.stall_s / 4, self.limits.first_byte_s / 4)
+        tape = _Tape(idle_s, self._room, _Acks(connection, self), connection.hurry)
         self._active += 1
         try:
             sink.t0_ns = connection.start(payload, tape.take, tape.end)
@@ -163,6 +167,34 @@ class Client:
         return max(_ROOM_BYTES // max(self._active, 1), _LEAST_ROOM_BYTES)
 
 
+class _Acks:
+    """When the events of one answer are acknowledged: at once, or, where there are many, with delay.
+
+    A server that waits for acknowledgements (`Connection.delay_acks`) then sends several events together.
+    The first time that is seen, this answer's are at once again; when it was in the middle of the
+    answer, so are those of all that come after.
+    """
+
+    def __init__(self, connection: Connection, client: Client) -> None:
+        self._connection = connection
+        self._client = client
+        self._delayed = self._together = False
+
+    def running(self) -> None:
+        """The answer runs: events will come one by one."""
+        if self._connection.many and not self._client.waits_for_acks:
+            self._delayed = True
+            self._connection.delay_acks(True)
+
+    def came(self, data: bytes) -> None:
+        """Look at a read."""
+        if self._together and not self._client.waits_for_acks and b"[DONE]" not in data:
+            self._client.waits_for_acks = True
+        if self._delayed and data.count(b"data:") > 1:
+            self._delayed, self._together = False, True
+            self._connection.delay_acks(False)
+
+
 class _Tape:
     """What one connection brought, kept until there is time to look through it.
 
@@ -172,12 +204,16 @@ class _Tape:
     while `eager`, as long as it is not known to be a stream.
     """
 
-    def __init__(self, idle_s: float, room: Callable[[], int]) -> None:
+    def __init__(
+        self, idle_s: float, room: Callable[[], int], acks: _Acks, hurry: Callable[[], None]
+    ) -> None:
         self.reads = 0
         self.ended = False
         self.broken: str | None = None
         self.eager = True
         self.woken = asyncio.Event()
+        self._acks = acks
+        self._hurry = hurry
         self._room = room
         # Flat: tuples in it would be tracked by the garbage collector, which would run often.
         self._kept: list[Any] = []
@@ -192,12 +228,20 @@ class _Tape:
         self.reads += 1
         self._kept += (data, at_ns, read_ns, kernel)
         self._bytes += len(data)
+        if self.reads >= _RUNNING:
+            if self.reads == _RUNNING:
+                self._acks.running()
+            self._acks.came(data)
         if data.endswith(b"0\r\n\r\n") or b"[DONE]" in data or self._bytes > self._limit or self.eager:
-            self.woken.set()
+            self._wake()
 
     def end(self, broken: str | None) -> None:
         self.ended, self.broken = True, broken
+        self._wake()
+
+    def _wake(self) -> None:
         self.woken.set()
+        self._hurry()
 
     def unwind(self) -> Iterator[Read]:
         """Yield what is on the tape, which is empty then."""

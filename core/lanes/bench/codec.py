@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 import attrs
 import cattrs
 
-from lanes.bench.stream import Arrival
+from lanes.bench.arrivals import Arrivals
 
 T = TypeVar("T")
 
 
 def as_json(value: Any) -> Any:
-    """Return `value` as dicts, lists, strings, numbers and None. Arrivals become short lists."""
+    """Return `value` as dicts, lists, strings, numbers and None. A timeline becomes its columns."""
     if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Arrival):
-        return list(value)  # there are thousands for each request
+    if isinstance(value, Arrivals):
+        return value.as_json()
     if attrs.has(type(value)):
         return {a.name: as_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
     if isinstance(value, dict):
@@ -37,5 +37,5 @@ def from_json(kind: type[T], data: Any) -> T:
 @functools.cache
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter()
-    converter.register_structure_hook(Arrival, lambda data, _: Arrival(*data))
+    converter.register_structure_hook(Arrivals, lambda data, _: Arrivals.from_json(data))
     return converter

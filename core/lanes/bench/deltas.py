@@ -8,10 +8,8 @@ from typing import Any
 
 from attrs import frozen
 
+from lanes.bench.arrivals import TOKEN_KINDS
 from lanes.bench.sse import Event, Stray
-
-TOKEN_KINDS = frozenset({"content", "reasoning", "tool"})
-"""Kinds of delta that carry tokens. A role-only, empty, finish or usage delta carries none."""
 
 _REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 _CONTENT = ("content", "refusal")

@@ -15,7 +15,7 @@ from lanes.bench.plan import Cell
 from lanes.bench.stream import Stream
 from lanes.bench.tally import Tally
 from lanes.bench.timelines import Batch
-from lanes.bench.transport import ConnectError
+from lanes.bench.transport import ConnectError, hurry
 
 T = TypeVar("T")
 X = TypeVar("X")
@@ -65,7 +65,8 @@ class LoadPass:
                 if rate is None:
                     await loads.closed(self._cell.concurrency, requests, self._send_now)
                 else:
-                    await loads.opened(seed, rate, requests, self._send_when_due)
+                    with hurry():
+                        await loads.opened(seed, rate, requests, self._send_when_due)
                 for side in sides:
                     side.cancel()
             await self._flush()

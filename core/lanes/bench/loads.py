@@ -39,7 +39,7 @@ class Sent:
     def ended_ns(self) -> int:
         """When its last token came; of a stream without any, when its last event came."""
         tokens = self.stream.token_arrivals or self.stream.arrivals
-        return self.stream.t0_ns + (tokens[-1].at_ns if tokens else 0)
+        return self.stream.t0_ns + (tokens.at_ns[-1] if tokens else 0)
 
 
 def gaps(seed: str, rate: float) -> Iterator[float]:

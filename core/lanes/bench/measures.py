@@ -62,13 +62,13 @@ def first_delta(stream: Stream, tokenized: int | None = None) -> FirstDelta | No
 
 def first_event_s(stream: Stream) -> float | None:
     """first event of any kind - t0"""
-    return stream.arrivals[0].at_ns / 1e9 if stream.arrivals else None
+    return stream.arrivals.at_ns[0] / 1e9 if stream.arrivals else None
 
 
 def ttft_s(stream: Stream) -> float | None:
     """t_first - t0: content, reasoning or a tool call, whichever comes first"""
     deltas = stream.token_arrivals
-    return deltas[0].at_ns / 1e9 if deltas else None
+    return deltas.at_ns[0] / 1e9 if deltas else None
 
 
 def prefill_tps(stream: Stream) -> float | None:
@@ -92,15 +92,15 @@ def decode_tps(stream: Stream, k1: FirstDelta | None) -> float | None:
     deltas, tokens = stream.token_arrivals, _tokens_at_last(stream, k1)
     if len(deltas) < 2 or tokens is None or k1 is None:
         return None
-    span_ns = deltas[-1].at_ns - deltas[0].at_ns
+    span_ns = deltas.at_ns[-1] - deltas.at_ns[0]
     return (tokens - k1.tokens) / span_ns * 1e9 if span_ns > 0 and tokens > k1.tokens else None
 
 
 def _tokens_at_last(stream: Stream, k1: FirstDelta | None) -> int | None:
-    running, tokens = [a.cumulative for a in stream.token_arrivals], stream.completion_tokens
-    if k1 is None or k1.source != "usage" or tokens is None or None in running:
+    tokens = stream.completion_tokens
+    counts = stream.token_arrivals.told("cumulative")
+    if k1 is None or k1.source != "usage" or tokens is None or not counts:
         return tokens
-    counts = [n for n in running if n is not None]
     grows = counts == sorted(counts) and counts[0] < counts[-1] <= tokens
     return counts[-1] if grows else tokens
 
@@ -108,20 +108,19 @@ def _tokens_at_last(stream: Stream, k1: FirstDelta | None) -> int | None:
 def e2e_s(stream: Stream) -> float | None:
     """t_last - t0"""
     deltas = stream.token_arrivals
-    return deltas[-1].at_ns / 1e9 if deltas else None
+    return deltas.at_ns[-1] / 1e9 if deltas else None
 
 
 def icl_s(stream: Stream) -> tuple[float, ...]:
     """the gaps between token-bearing deltas, one per verify step under speculation"""
-    deltas = stream.token_arrivals
-    return tuple((b.at_ns - a.at_ns) / 1e9 for a, b in itertools.pairwise(deltas))
+    return tuple([gap / 1e9 for gap in stream.token_arrivals.gaps_ns()])
 
 
 def itl_s(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
     """each gap between token-bearing deltas / tokens in the delta that ended it"""
     tokens = delta_tokens(stream, k1)
     gaps = icl_s(stream)
-    return tuple(gap / n for gap, n in zip(gaps, tokens[1:], strict=True) if n > 0) if tokens else ()
+    return tuple([gap / n for gap, n in zip(gaps, tokens[1:], strict=True) if n > 0]) if tokens else ()
 
 
 def delta_tokens(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
@@ -131,11 +130,10 @@ def delta_tokens(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
     and (N - k1) / (deltas - 1) for each other one, which is exact when each carries one token.
     """
     deltas, tokens = stream.token_arrivals, stream.completion_tokens
-    running = [a.cumulative for a in deltas if a.cumulative is not None]
-    if deltas and len(running) == len(deltas) and running == sorted(running):
-        return tuple(float(b - a) for a, b in itertools.pairwise([0, *running]))
-    told = [a.tokens for a in deltas if a.tokens is not None]
-    if deltas and len(told) == len(deltas):
+    running = deltas.told("cumulative")
+    if running and running == sorted(running):
+        return tuple([float(b - a) for a, b in itertools.pairwise([0, *running])])
+    if told := deltas.told("tokens"):
         return tuple(map(float, told))
     if tokens is None or k1 is None or not deltas:
         return ()
@@ -147,7 +145,7 @@ def span_tps(streams: Sequence[Stream]) -> float | None:
     """all completion tokens / (last token of any stream - first t0), prefill included"""
     counts = [s.completion_tokens for s in streams]
     known = [n for n in counts if n is not None]
-    ends = [s.t0_ns + s.token_arrivals[-1].at_ns for s in streams if s.token_arrivals]
+    ends = [s.t0_ns + s.token_arrivals.at_ns[-1] for s in streams if s.token_arrivals]
     if not streams or len(known) < len(streams) or len(ends) < len(streams):
         return None
     span_ns = max(ends) - min(s.t0_ns for s in streams)
@@ -169,8 +167,8 @@ def steady_tps(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> f
     """
     if not streams or any(len(s.token_arrivals) < 2 for s in streams):
         return None
-    begin = max(s.t0_ns + s.token_arrivals[0].at_ns for s in streams)
-    end = min(s.t0_ns + s.token_arrivals[-1].at_ns for s in streams)
+    begin = max(s.t0_ns + s.token_arrivals.at_ns[0] for s in streams)
+    end = min(s.t0_ns + s.token_arrivals.at_ns[-1] for s in streams)
     if end <= begin:
         return None
     total = 0.0
@@ -178,9 +176,9 @@ def steady_tps(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> f
         counts = delta_tokens(stream, k1)
         if not counts:
             return None
-        for arrival, count in zip(stream.token_arrivals, counts, strict=True):
-            if begin < stream.t0_ns + arrival.at_ns <= end:
-                total += count
+        at_ns = stream.token_arrivals.at_ns
+        first = bisect.bisect_right(at_ns, begin - stream.t0_ns)
+        total += sum(counts[first : bisect.bisect_right(at_ns, end - stream.t0_ns)])
     return total / (end - begin) * 1e9
 
 
@@ -193,19 +191,23 @@ def contention(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> f
     """
     # A stream's own gaps begin when its prefill has ended: it need not be told from the others'.
     firsts, lasts = _merged(
-        (s.t0_ns, s.t0_ns + s.token_arrivals[0].at_ns) for s in streams if s.token_arrivals
+        (s.t0_ns, s.t0_ns + s.token_arrivals.at_ns[0]) for s in streams if s.token_arrivals
     )
     beside: list[float] = []
     alone: list[float] = []
     for stream, k1 in zip(streams, k1s, strict=True):
-        arrivals, counts = stream.token_arrivals, delta_tokens(stream, k1)
-        for (before, after), tokens in zip(itertools.pairwise(arrivals), counts[1:], strict=bool(counts)):
-            if tokens <= 0:
-                continue
-            begin, end = stream.t0_ns + before.at_ns, stream.t0_ns + after.at_ns
-            near = bisect.bisect_left(firsts, end) - 1
-            during = near >= 0 and begin < lasts[near]
-            (beside if during else alone).append((end - begin) / tokens)
+        at_ns, counts = stream.token_arrivals.at_ns, delta_tokens(stream, k1)
+        gaps = list(zip(stream.token_arrivals.gaps_ns(), counts[1:], strict=bool(counts)))
+        done = 0
+        for begin, end in zip(firsts, lasts, strict=True):
+            # Gap n is from delta n to the next one. Beside are those that end after the prefill's begin ...
+            first = max(bisect.bisect_right(at_ns, begin - stream.t0_ns) - 1, done)
+            # ... and begin before its end.
+            last = max(bisect.bisect_left(at_ns, end - stream.t0_ns), first)
+            alone += [gap / tokens for gap, tokens in gaps[done:first] if tokens > 0]
+            beside += [gap / tokens for gap, tokens in gaps[first:last] if tokens > 0]
+            done = last
+        alone += [gap / tokens for gap, tokens in gaps[done:] if tokens > 0]
     return (
         statistics.median(beside) / statistics.median(alone) if beside and alone and min(alone) > 0 else None
     )

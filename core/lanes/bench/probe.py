@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import evolve
 
-from lanes.bench import context
+from lanes.bench import context, timelines
 from lanes.bench.calibration.envelope import envelope
 from lanes.bench.cells import CellResult, Pass, Progress, cell_result, finished_pass
 from lanes.bench.context import Context
@@ -48,9 +48,8 @@ def measure(
 ) -> tuple[CellResult, ...]:
     """Measure each cell of `plan` at `endpoint` and return their results in the plan's order.
 
-    `on_pass` gets each pass as it ends, warm-ups and failed ones too; `on_batch` the timelines of a
-    closed or an open load, which its passes do not hold, about each second; `on_cell` each cell's
-    result; `on_progress` each new phase.
+    `on_pass` gets each pass as it ends, warm-ups and failed ones too; `on_batch` its timelines before that, those of a
+    closed or an open load about each second; `on_cell` each cell's result; `on_progress` each new phase.
     `alive` is asked about each second, and when a pass failed: a sentence means that the engine
     died, and ends the measurement at once. All five are called on this thread and must be quick.
 
@@ -142,6 +141,8 @@ class _Probe:
             progress = evolve(progress, number=number, total=max(number, progress.total))
             one = await self._session.watched(self._pass(progress))
             passes.append(one)
+            if one.streams:
+                self._on_batch(timelines.burst(one))
             self._on_pass(one)
             if one.error:
                 if reason := self._context.lacks(cell):

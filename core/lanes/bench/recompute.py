@@ -10,6 +10,7 @@ from attrs import evolve, fields, frozen
 from lanes.bench import measures
 from lanes.bench.cells import CellResult, Pass, cell_result, finished_pass
 from lanes.bench.codec import from_json
+from lanes.bench.loads import Sent
 from lanes.bench.plan import Cell
 from lanes.bench.slo import Slo
 from lanes.bench.statistics import Interval
@@ -36,15 +37,17 @@ def recompute(
 ) -> CellResult:
     """Return the result of `cell`, as a result document holds it, with its figures computed anew.
 
-    `batches` are the timelines of its load's requests, as they were journaled. The status, the reason
+    `batches` are the timelines of its requests, as they were journaled. The status, the reason
     and what was seen of the server meanwhile stay as they were.
     """
     what = _cell(cell)
     slo = from_json(Slo, plan["slo"]) if plan.get("slo") else None
     kept = [from_json(Pass, {"cell": cell} | dict(one)) for one in cell["passes"]]
-    tallies = _tallies(what, slo, batches)
+    sent: dict[tuple[bool, int], list[Sent]] = {}
+    for batch in batches:
+        sent.setdefault((batch["warmup"], batch["number"]), []).extend(unpack(batch["packed"]))
     passes = [
-        _load(one, what, tallies.get(one.number)) if one.requests is not None else _burst(one, slo)
+        (_burst if one.requests is None else _load)(one, what, slo, sent.get((one.warmup, one.number), []))
         for one in kept
     ]
     return cell_result(what, cell["status"], cell["reason"], passes, cell["notes"])
@@ -70,35 +73,30 @@ def _cell(data: Mapping[str, Any]) -> Cell:
     return Cell(**{name: data[name] for name in names if data.get(name) is not None})
 
 
-def _burst(kept: Pass, slo: Slo | None) -> Pass:
+def _burst(kept: Pass, cell: Cell, slo: Slo | None, sent: Sequence[Sent]) -> Pass:
+    if len(sent) != len(kept.streams):
+        return kept  # its timelines are not all there: what was computed then is all there is
+    streams = [one.stream for one in sent]
     # What the server's tokenizer said then cannot be asked again.
     k1s = [
         measures.first_delta(stream, int(k1.tokens) if k1 and k1.source == "tokenizer" else None)
-        for stream, k1 in zip(kept.streams, kept.first_deltas, strict=True)
+        for stream, k1 in zip(streams, kept.first_deltas, strict=True)
     ]
     now = finished_pass(
-        kept.cell, kept.number, kept.warmup, kept.streams, k1s, kept.prefixes, kept.client_cpu_s, slo
+        kept.cell, kept.number, kept.warmup, streams, k1s, kept.prefixes, kept.client_cpu_s, slo
     )
     return evolve(now, server_figures={**kept.server_figures, **now.server_figures}, notes=kept.notes)
 
 
-def _load(kept: Pass, cell: Cell, tally: Tally | None) -> Pass:
-    if tally is None or len(tally) != kept.requests:
-        return kept  # its timelines are not all there: what was computed then is all there is
-    terms = _terms(cell)
+def _load(kept: Pass, cell: Cell, slo: Slo | None, sent: Sequence[Sent]) -> Pass:
+    if len(sent) != kept.requests:
+        return kept
+    tally = Tally(_terms(cell), slo)
+    for one in sent:
+        tally.add(evolve(one, first_delta=measures.first_delta(one.stream)))
     seen = Seen(figures=kept.server_figures)
-    now = load_pass(tally, terms, kept.number, kept.prefixes, kept.client_cpu_s, seen)
+    now = load_pass(tally, _terms(cell), kept.number, kept.prefixes, kept.client_cpu_s, seen)
     return evolve(now, fault=kept.fault, notes=kept.notes)
-
-
-def _tallies(cell: Cell, slo: Slo | None, batches: Iterable[Mapping[str, Any]]) -> dict[int, Tally]:
-    """The passes of a load, by their number."""
-    tallies: dict[int, Tally] = {}
-    for batch in batches:
-        tally = tallies.setdefault(batch["number"], Tally(_terms(cell), slo))
-        for sent in unpack(batch["packed"]):
-            tally.add(evolve(sent, first_delta=measures.first_delta(sent.stream)))
-    return tallies
 
 
 def _terms(cell: Cell) -> Terms:

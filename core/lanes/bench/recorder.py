@@ -7,10 +7,11 @@ import json
 import statistics
 from collections.abc import Callable
 
-from lanes.bench.deltas import TOKEN_KINDS, Delta, error_message, read_delta
+from lanes.bench.arrivals import TOKEN_KINDS, Arrivals
+from lanes.bench.deltas import Delta, error_message, read_delta
 from lanes.bench.http import NotHttp, ResponseReader
 from lanes.bench.sse import SseParser
-from lanes.bench.stream import Arrival, Stream
+from lanes.bench.stream import Stream
 from lanes.bench.transport import Read
 
 _BODY_LIMIT = 65536
@@ -40,7 +41,12 @@ class Recorder:
         self._http = ResponseReader()
         self._sse = SseParser()
         self._body = bytearray()
-        self._arrivals: list[Arrival] = []
+        # Columns: a tuple for each event costs more than what is done with it.
+        self._when: list[int] = []
+        self._kinds: list[str] = []
+        self._chars: list[int] = []
+        self._cumulative: list[int | None] = []
+        self._tokens: list[int | None] = []
         self._last: dict[str, Delta] = {}
         self._first_text: str | None = None
         self._text = ""
@@ -61,7 +67,7 @@ class Recorder:
         self._at_ns = read.at_ns
         if read.kernel:
             self._lags.append(read.read_ns - read.at_ns)
-        tokens, events = self._token_deltas, len(self._arrivals)
+        tokens, events = self._token_deltas, len(self._when)
         try:
             self._take(self._http.feed(read.data), read.at_ns)
         except NotHttp as error:
@@ -69,7 +75,7 @@ class Recorder:
             self._broken(error)
         if self._token_deltas > tokens:
             self._merged_reads += self._token_deltas > tokens + 1
-            self._doubt(read, tokens == 0, len(self._arrivals) - events)
+            self._doubt(read, tokens == 0, len(self._when) - events)
         if self._http.complete:
             self.end()
 
@@ -95,7 +101,8 @@ class Recorder:
         if self._http.status == 0:
             self.end(f"the server did not answer within {waited_s:g} s", "stall")
         else:
-            steps = (a.at_ns for a in reversed(self._arrivals) if a.kind not in _NO_STEP)
+            came = zip(reversed(self._when), reversed(self._kinds), strict=True)
+            steps = (at_ns for at_ns, kind in came if kind not in _NO_STEP)
             lively = self._at_ns - self.t0_ns - next(steps, 0) > waited_s / 2 * 1e9
             what = "only signs of life" if lively else "nothing"
             self.end(f"the server stalled: {what} came for {waited_s:g} s {self._progress()}", "stall")
@@ -108,7 +115,7 @@ class Recorder:
         return Stream(
             t0_ns=self.t0_ns,
             connect_s=connect_s,
-            arrivals=tuple(self._arrivals),
+            arrivals=Arrivals(self._when, self._kinds, self._chars, self._cumulative, self._tokens),
             stamps=stamps if self._reads else "read",
             read_lag_s=statistics.median(self._lags) / 1e9 if self._lags else None,
             merged_reads=self._merged_reads,
@@ -164,9 +171,7 @@ class Recorder:
         self._last_doubt_ns = late_ns
 
     def _delta(self, delta: Delta, at_ns: int) -> None:
-        self._arrivals.append(
-            Arrival(at_ns - self.t0_ns, delta.kind, len(delta.text), delta.cumulative, delta.tokens)
-        )
+        self._arrived(at_ns, delta, len(delta.text), delta.cumulative)
         last = self._last
         self._odd = self._odd or delta.odd
         if delta.usage is not None:
@@ -192,6 +197,13 @@ class Recorder:
             message = self._bounded(delta.error or "")
             self._fail("server", f"the server reported an error {self._progress()}: {message}")
 
+    def _arrived(self, at_ns: int, delta: Delta, chars: int, cumulative: int | None) -> None:
+        self._when.append(at_ns - self.t0_ns)
+        self._kinds.append(delta.kind)
+        self._chars.append(chars)
+        self._cumulative.append(cumulative)
+        self._tokens.append(delta.tokens)
+
     def _rest(self) -> None:
         """Take an event that lacks its blank line, if it is whole: some servers forget the last one."""
         event = self._sse.finish()
@@ -213,11 +225,11 @@ class Recorder:
             self._fail("status", f"the server answered HTTP {status}{said}")
 
     def _progress(self) -> str:
-        seen = [a for a in self._arrivals if a.kind in TOKEN_KINDS]
-        if not seen:
+        if not self._token_deltas:
             return "before the first token"
-        known = [a.cumulative for a in seen if a.cumulative is not None]
-        count, what = (known[-1], "token") if known else (len(seen), "delta")
+        told = zip(self._kinds, self._cumulative, strict=True)
+        known = [n for kind, n in told if n is not None and kind in TOKEN_KINDS]
+        count, what = (known[-1], "token") if known else (self._token_deltas, "delta")
         return f"after {count} {what}{'s' if count != 1 else ''}"
 
     def _broken(self, error: ValueError) -> None:

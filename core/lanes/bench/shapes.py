@@ -13,10 +13,10 @@ import re
 
 import attrs
 
-from lanes.bench.deltas import TOKEN_KINDS, Delta, read_delta
+from lanes.bench.arrivals import TOKEN_KINDS
+from lanes.bench.deltas import Delta, read_delta
 from lanes.bench.recorder import Recorder
 from lanes.bench.sse import Event, SseParser
-from lanes.bench.stream import Arrival
 from lanes.bench.transport import Read
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
@@ -169,10 +169,10 @@ class QuickRecorder(Recorder):
                 self._merged_reads += 1
                 self._doubt(read, False, len(several))
                 return
-        clean, before = self._clean, len(self._arrivals)
+        clean, before = self._clean, len(self._when)
         super().feed(read)
         self._clean = self._http.open_ended and self._sse.clean and read.data.endswith(b"\n")
-        if clean and self._clean and len(self._arrivals) == before + 1:
+        if clean and self._clean and len(self._when) == before + 1:
             self._learn(read.data)
 
     def _known(self, delta: Delta, read: Read, text: str, cumulative: int | None) -> None:
@@ -186,8 +186,8 @@ class QuickRecorder(Recorder):
         if delta.usage is not None:
             self._usage_before, self._unparsed = self._last.get("usage"), read.data
         if len(self._text) < self._keep:
-            self._text = (self._text + text)[: self._keep]
-        self._arrivals.append(Arrival(at_ns - self.t0_ns, delta.kind, len(text), cumulative, delta.tokens))
+            self._text = (self._text + text)[:self._keep]
+        self._arrived(at_ns, delta, len(text), cumulative)
 
     def _learn(self, data: bytes) -> None:
         if self._lessons < _LESSONS + self._hits // _HITS_A_LESSON:

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
 
-from attrs import frozen
+from attrs import field, frozen
 
-from lanes.bench.deltas import TOKEN_KINDS, Usage
-
-
-class Arrival(NamedTuple):
-    """One event: when it came (ns since the stream's t0), its kind (see `deltas.Delta`), how many
-    characters it carried, the completion tokens so far and those in this delta (None: not told)."""
-
-    at_ns: int
-    kind: str
-    chars: int
-    cumulative: int | None = None
-    tokens: int | None = None
+from lanes.bench.arrivals import Arrivals, as_columns
+from lanes.bench.deltas import Usage
 
 
 @frozen(kw_only=True)
@@ -43,7 +32,7 @@ class Stream:
 
     t0_ns: int
     connect_s: float = 0.0
-    arrivals: tuple[Arrival, ...] = ()
+    arrivals: Arrivals = field(factory=Arrivals, converter=as_columns)
     stamps: str = "read"
     read_lag_s: float | None = None
     merged_reads: int = 0
@@ -65,9 +54,9 @@ class Stream:
         return self.failure is None
 
     @cached_property
-    def token_arrivals(self) -> tuple[Arrival, ...]:
+    def token_arrivals(self) -> Arrivals:
         """The arrivals that carried tokens."""
-        return tuple(a for a in self.arrivals if a.kind in TOKEN_KINDS)
+        return self.arrivals.with_tokens()
 
     @property
     def completion_tokens(self) -> int | None:

@@ -91,7 +91,7 @@ class Tally:
         self._t0.append(stream.t0_ns)
         self._ended.append(sent.ended_ns)
         self._window(sent)
-        self._events.update((stream.t0_ns + arrival.at_ns) // RATE_NS for arrival in stream.arrivals)
+        stream.arrivals.count_into(self._events, stream.t0_ns, RATE_NS)
         figures = dict(stream_figures(stream, sent.first_delta)) if stream.ok else {}
         if sent.due_ns is not None:
             # What the queue took from a request is the server's, not the prompt's speed.
@@ -127,8 +127,9 @@ class Tally:
             self._end_ns = sent.ended_ns
         if self._first_ended == streams:
             counts = measures.delta_tokens(sent.stream, sent.first_delta)
-            for arrival, count in zip(sent.stream.token_arrivals, counts, strict=bool(counts)):
-                at_ns = sent.stream.t0_ns + arrival.at_ns
+            times = sent.stream.token_arrivals.at_ns
+            for after_ns, count in zip(times, counts, strict=bool(counts)):
+                at_ns = sent.stream.t0_ns + after_ns
                 if self._begin_ns < at_ns and (not self._end_ns or at_ns <= self._end_ns):
                     self._in_window += count
 

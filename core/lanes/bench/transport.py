@@ -10,6 +10,7 @@ All sockets of an event loop are read together (`_Poll`), so that hundreds of st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
 import socket
 import ssl
@@ -17,7 +18,7 @@ import struct
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from lanes.bench.http import Target
@@ -27,11 +28,15 @@ _TIMESPEC = struct.Struct("@ll")
 _READ_BYTES = 65536
 _SLACK_NS = 1_000_000
 _MANY = 24
-"""From so many sockets on, their reads are gathered."""
-_GATHER_S = 0.0005
-"""How long to gather: what is late by that much is stamped by the kernel all the same."""
-_HOLD_S = 0.002
-"""How long the gathering may keep the event loop from its other work."""
+"""From so many sockets on, their reads are gathered, and acknowledged with delay."""
+_GATHER_S = (0.00025, 0.002)
+"""How long to gather, at least and at most: what is late by that much is stamped by the kernel all the same."""
+_GAPS = 5
+"""What is gathered in a fifth of the time between two reads of one socket seldom holds two of them."""
+_HOLD_S = 0.020
+"""How long the gathering may keep the event loop from its other work ..."""
+_HURRY_S = 0.001
+"""... and how long when requests are due at times of their own."""
 
 
 class ConnectError(Exception):
@@ -150,6 +155,25 @@ class Connection:
         self._poll.add(self._sock.fileno(), self._readable)
         return self._t0_ns
 
+    def delay_acks(self, delay: bool) -> None:
+        """Acknowledge what comes together with later reads, or at once again.
+
+        An acknowledgement for each event costs as much as all else that is done for it. But a server
+        that leaves Nagle's algorithm on (RFC 9293, 3.7.4) holds its next event back until the last one
+        is acknowledged: for such a one it must be at once. The delay is 40 ms (tcp(7), TCP_QUICKACK).
+        """
+        if hasattr(socket, "TCP_QUICKACK") and self._sock.fileno() >= 0:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, int(not delay))
+
+    @property
+    def many(self) -> bool:
+        """Whether there are so many connections that each event's cost matters."""
+        return self._poll.many
+
+    def hurry(self) -> None:
+        """Let the event loop go on with its other work: what was read may be the end of an answer."""
+        self._poll.hurried = True
+
     def close(self) -> None:
         """Close the socket and forget it. May be called twice."""
         if self._sock.fileno() >= 0:
@@ -185,11 +209,11 @@ class Connection:
             self._end(f"the connection broke: {error.strerror or error}")
             return
         read_ns = time.time_ns()
-        at_ns = stamp(ancillary)
-        kernel = at_ns is not None and self._t0_ns - _SLACK_NS <= at_ns <= read_ns + _SLACK_NS
+        at_ns = stamp(ancillary) if ancillary else 0
+        kernel = self._t0_ns - _SLACK_NS <= at_ns <= read_ns + _SLACK_NS
         plain, ended = self._decrypt(data) if self._tls is not None else (data, not data)
         if plain:
-            self._on_read(plain, at_ns if kernel and at_ns is not None else read_ns, read_ns, kernel)
+            self._on_read(plain, at_ns if kernel else read_ns, read_ns, kernel)
         if ended:
             self._end(None)
 
@@ -222,6 +246,8 @@ class _Poll:
     Where there is epoll, the loop watches one epoll, which watches all sockets: a wake of the loop
     costs several times what a read does, and so it is paid once for all that came meanwhile. The
     streams' times are the kernel's and do not suffer.
+
+    `hurried` ends the gathering: there is something to do.
     """
 
     @classmethod
@@ -232,6 +258,13 @@ class _Poll:
         self._loop = loop
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._epoll: select.epoll | None = None
+        self._gather_s = _GATHER_S[0]
+        self.hold_s = _HOLD_S
+        self.hurried = False
+
+    @property
+    def many(self) -> bool:
+        return len(self._callbacks) >= _MANY
 
     def add(self, fd: int, callback: Callable[[], None]) -> None:
         if not hasattr(select, "epoll"):
@@ -256,15 +289,38 @@ class _Poll:
 
     def _drain(self) -> None:
         """Read what can be read. With many sockets, go on as long as more comes, with short pauses."""
-        until = time.monotonic() + _HOLD_S
+        began = now = time.monotonic()
+        reads, callbacks = 0, self._callbacks
+        self.hurried = False
         while self._epoll is not None:
             ready = self._epoll.poll(0)
             for fd, _ in ready:
-                if (callback := self._callbacks.get(fd)) is not None:  # else closed by one before it
+                if (callback := callbacks.get(fd)) is not None:  # else closed by one before it
                     callback()
-            if not ready or len(self._callbacks) < _MANY or time.monotonic() > until:
-                return
-            time.sleep(_GATHER_S)
+            reads += len(ready)
+            now = time.monotonic()
+            left_s = self.hold_s - (now - began)
+            if not self.many or self.hurried or left_s <= 0:
+                break
+            # One that is ready is enough to gather, and none costs nothing.
+            if not (self._epoll and self._epoll.poll(left_s, 1)):
+                break
+            time.sleep(self._gather_s)
+        if reads and now - began > _GATHER_S[1]:
+            gap_s = (now - began) * len(callbacks) / reads
+            self._gather_s = min(max(gap_s / _GAPS, _GATHER_S[0]), _GATHER_S[1])
+
+
+@contextlib.contextmanager
+def hurry() -> Iterator[None]:
+    """Let the running event loop have its turn each millisecond meanwhile: there are requests that are
+    due at times of their own."""
+    poll = _Poll.of(asyncio.get_running_loop())
+    poll.hold_s = _HURRY_S
+    try:
+        yield
+    finally:
+        poll.hold_s = _HOLD_S
 
 
 _POLLS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Poll] = weakref.WeakKeyDictionary()
@@ -281,10 +337,10 @@ def ask_for_stamps(sock: socket.socket) -> bool:
     return True
 
 
-def stamp(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    """Return the kernel's stamp (CLOCK_REALTIME, ns) among what `recvmsg` gave, if there is one."""
+def stamp(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """Return the kernel's stamp (CLOCK_REALTIME, ns) among what `recvmsg` gave, or 0."""
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
+        if kind == _SO_TIMESTAMPNS and level == socket.SOL_SOCKET and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
             return int(seconds) * 1_000_000_000 + int(nanoseconds)
-    return None
+    return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
@@ -87,11 +86,11 @@ def _contradiction(s: Stream) -> str | None:
         return f"the server's usage counts {s.cached_tokens} cached tokens in a prompt of {prompt}"
     if len(deltas) > 1.2 * counted + 4:
         return f"the server's usage counts {counted} tokens, but {len(deltas)} deltas carried some"
-    running = [a.cumulative for a in deltas if a.cumulative is not None]
+    running = [n for n in deltas.cumulative if n is not None]
     if running and (running != sorted(running) or running[-1] > counted):
         return f"the server's running usage goes to {max(running)} tokens, its last one says {counted}"
-    told = [a.tokens for a in deltas if a.tokens is not None]
-    if len(told) == len(deltas) and sum(told) > counted + max(_LENGTH_OFF * counted, _WHOLE_WORDS):
+    told = deltas.told("tokens")
+    if told and sum(told) > counted + max(_LENGTH_OFF * counted, _WHOLE_WORDS):
         return f"the server's usage counts {counted} tokens, but its deltas list {sum(told)}"
     return None
 
@@ -100,19 +99,19 @@ def _hidden(terms: Terms, s: Stream) -> str | None:
     """Tokens that were counted but not streamed: nobody knows when they were made."""
     deltas, counted = s.token_arrivals, s.completion_tokens or 0
     reasoning = (s.usage.reasoning_tokens or 0) if s.usage else 0
-    if reasoning and not any(a.kind == "reasoning" for a in deltas):
+    if reasoning and "reasoning" not in deltas.kinds:
         return f"the server counts {reasoning} reasoning tokens that it did not stream"
-    if not deltas or any(a.kind == "tool" for a in deltas):  # the syntax of a call has no text
+    if not deltas or "tool" in deltas.kinds:  # the syntax of a call has no text
         return None
-    first = deltas[0].cumulative
+    first = deltas.cumulative[0]
     if first is not None:
         # Running usage: k1 is everything up to the first delta, and the rest has its times.
-        if first > deltas[0].chars + _HIDDEN:
+        if first > deltas.chars[0] + _HIDDEN:
             return f"the server had made {first} tokens when it streamed the first one"
         return None
     if len(deltas) >= counted - _HIDDEN:
         return None  # one token a delta, and each has its time
-    chars = sum(a.chars for a in deltas)
+    chars = sum(deltas.chars)
     streamed = chars * terms.answer_rate * _TEXT_OFF if terms.answer_rate else chars
     if counted > streamed + _HIDDEN:
         return f"the server counts {counted} tokens, but streamed only {chars} characters of them"
@@ -216,11 +215,11 @@ def late_reads(doubt_s: float) -> str | None:
 
 def _clock(terms: Terms, passes: Sequence[Pass], streams: Sequence[Stream]) -> str | None:
     for s in streams:
-        lasted = s.arrivals[-1].at_ns if s.arrivals else 0
+        lasted = s.arrivals.at_ns[-1] if s.arrivals else 0
         # A clock that is disciplined by NTP may run up to 500 ppm fast or slow: adjtimex(2).
         if abs(s.clock_step_ns) > 1_000_000 + lasted * 500e-6:
             return f"the system's clock was moved by {s.clock_step_ns / 1e6:.1f} ms during a request"
-        if any(b.at_ns < a.at_ns - _BACK_NS for a, b in itertools.pairwise(s.arrivals)):
+        if min(s.arrivals.gaps_ns(), default=0) < -_BACK_NS:
             return "the times of a stream's events are not in their order"
     return None
 

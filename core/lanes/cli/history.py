@@ -108,9 +108,7 @@ def _recompute(document: dict[str, Any], store: Store) -> list[str]:
             for cell in instrument["cells"]:
                 batches = (
                     batch
-                    for batch in (
-                        store.requests(document["run"]) if cell.get("load", "burst") != "burst" else ()
-                    )
+                    for batch in store.requests(document["run"])
                     if batch["lane"] == index
                     and batch["instrument"] == instrument["name"]
                     and all(batch["cell"].get(name) == cell.get(name) for name in CELL_KEY)

@@ -154,16 +154,17 @@ class Context:
 
     def passed(self, one: Pass) -> None:
         """Record a pass of a cell."""
+        from lanes.bench import timelines
         from lanes.bench.codec import as_json
 
-        self.record("pass", cell=as_json(one.cell), measured=as_json(one))
+        self.record("pass", cell=as_json(one.cell), measured=timelines.without(one))
 
     def batch(self, one: Batch) -> None:
-        """Record the timelines of a load."""
+        """Record the timelines of requests."""
         from lanes.bench.codec import as_json
         from lanes.results.document import REQUESTS
 
-        self.record(REQUESTS, cell=as_json(one.cell), number=one.number, count=one.count, packed=one.packed)
+        self.record(REQUESTS, **as_json(one))
 
     def cell(self, one: CellResult) -> None:
         """Record what became of a cell; its passes are in the journal already."""

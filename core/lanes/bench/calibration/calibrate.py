@@ -142,7 +142,7 @@ def _cell_error(concurrency: int, pairs: Sequence[tuple[Stream, Sent | None]], c
             failure = failure or stream.error or "a stream is missing in the metronome's account"
             continue
         truths.append((sent.at_ns[0] - stream.t0_ns) / 1e9)
-        ttft.append(sent.ttft_error_s(stream.t0_ns + stream.token_arrivals[0].at_ns))
+        ttft.append(sent.ttft_error_s(stream.t0_ns + stream.token_arrivals.at_ns[0]))
         late += sent.late_ns
         # k1 as the server knows it: how to learn it from a server is not the client's timing.
         rate = measures.decode_tps(stream, measures.first_delta(stream, sent.tokens[0]))

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import cattrs
@@ -142,7 +143,7 @@ def overlap(streams: Sequence[Stream]) -> int:
         (at, change)
         for s in streams
         if s.arrivals
-        for at, change in ((s.t0_ns, 1), (s.t0_ns + s.arrivals[-1].at_ns, -1))
+        for at, change in ((s.t0_ns, 1), (s.t0_ns + s.arrivals.at_ns[-1], -1))
     )
     most = now = 0
     for _, change in edges:
@@ -156,9 +157,7 @@ _WINDOW_NS = 250_000_000
 
 def events_per_s(streams: Sequence[Stream]) -> float:
     """Return the rate of events in the busiest quarter of a second."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for s in streams:
-        for arrival in s.arrivals:
-            window = (s.t0_ns + arrival.at_ns) // _WINDOW_NS
-            counts[window] = counts.get(window, 0) + 1
+        s.arrivals.count_into(counts, s.t0_ns, _WINDOW_NS)
     return max(counts.values(), default=0) * 1e9 / _WINDOW_NS
