@@ -13,6 +13,7 @@ numbers. tests/bench/test_fuzz.py calls it too.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import re
@@ -40,7 +41,7 @@ with contextlib.ExitStack() as stack:
     from lanes.bench.recorder import Recorder
     from lanes.bench.shapes import QuickRecorder
     from lanes.bench.stream import Stream
-    from lanes.bench.transport import Read
+    from lanes.bench.tape import Read, as_reads
     from lanes.bench.validity import Terms, remarks, verdict
     from lanes.testing.scripts import Answer, Script, events
 
@@ -90,11 +91,12 @@ def read(data: bytes, cuts: Sequence[int], quick: bool = False) -> Stream:
     """Record `data`, cut at `cuts`. The time of a read is the offset of its end."""
     recorder = QuickRecorder() if quick else Recorder()
     edges = sorted({*(cut for cut in cuts if 0 < cut < len(data)), len(data)})
-    start = 0
-    for end in edges:
-        if end > start:
-            recorder.feed(Read(data[start:end], end, end, True))
-        start = end
+    came = [
+        Read(data[start:end], end, end, True) for start, end in itertools.pairwise([0, *edges]) if end > start
+    ]
+    together = 5 if quick else 1
+    for at in range(0, len(came), together):
+        recorder.feed(as_reads(came[at : at + together]))
     recorder.end()
     assert recorder.done
     return evolve(recorder.stream(), merged_reads=0, stamps="", read_lag_s=None, doubt_s=0.0)

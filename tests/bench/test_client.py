@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import ssl
 import statistics
+import struct
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lanes.bench import transport
 from lanes.bench.client import Client
 from lanes.bench.measures import decode_tps, first_delta, ttft_s
 from lanes.bench.plan import Limits
 from lanes.bench.requests import Form
 from lanes.bench.smoke import smoke
 from lanes.bench.stream import Stream
+from lanes.bench.tape import Tape
 from lanes.errors import LaneError, UsageError
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
@@ -92,11 +93,12 @@ def test_a_client_that_reads_late_still_knows_when_the_bytes_came() -> None:
     assert late_s < 0.15  # by the time of the read it would be 0.45
 
 
-@pytest.mark.parametrize("stamp", [None, 0, 2**62])
+@pytest.mark.parametrize("stamp", [b"", struct.pack("@2l", 0, 0), struct.pack("@2l", 2**62, 0), b"odd"])
 def test_a_missing_or_senseless_stamp_is_replaced_by_the_time_of_the_read(
-    stamp: int | None, monkeypatch: pytest.MonkeyPatch
+    stamp: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "stamp", lambda ancillary: stamp)
+    take = Tape.take
+    monkeypatch.setattr(Tape, "take", lambda self, data, _, read_ns: take(self, data, stamp, read_ns))
     with ScriptedServer(Script(ttft_s=0.05)) as server:
         stream = chat(server)
     assert stream.stamps == "read" and stream.read_lag_s is None

@@ -25,7 +25,7 @@ from lanes.bench.recorder import Recorder
 from lanes.bench.requests import Form
 from lanes.bench.sse import Event, SseParser, Stray
 from lanes.bench.stream import Stream
-from lanes.bench.transport import Read
+from lanes.bench.tape import Read, as_reads
 from lanes.testing.scripts import Script
 from lanes.types import Endpoint
 
@@ -203,9 +203,9 @@ def test_json_that_is_made_to_hurt(data: str) -> None:
 
 def test_an_endless_line_is_no_quadratic_work() -> None:
     recorder = Recorder()
-    recorder.feed(Read(fuzz.PLAIN + b"data: ", 1, 1, True))
+    recorder.feed(as_reads([Read(fuzz.PLAIN + b"data: ", 1, 1, True)]))
     for _ in range(4000):
-        recorder.feed(Read(b"x" * 4096, 1, 1, True))
+        recorder.feed(as_reads([Read(b"x" * 4096, 1, 1, True)]))
     recorder.end()
     assert recorder.stream().failure == "cut"
 
@@ -216,10 +216,12 @@ def test_an_endless_line_is_no_quadratic_work() -> None:
 def timed(chunks: Sequence[Any]) -> Stream:
     """One event each 10 ms."""
     recorder = Recorder()
-    recorder.feed(Read(fuzz.PLAIN, 1, 1, True))
+    recorder.feed(as_reads([Read(fuzz.PLAIN, 1, 1, True)]))
     for number, chunk in enumerate(chunks, 1):
         data = chunk if isinstance(chunk, str) else json.dumps(chunk)
-        recorder.feed(Read(f"data: {data}\n\n".encode(), 10 * MS * number, 10 * MS * number, True))
+        recorder.feed(
+            as_reads([Read(f"data: {data}\n\n".encode(), 10 * MS * number, 10 * MS * number, True)])
+        )
     recorder.end()
     return recorder.stream()
 

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from lanes.bench.recorder import Recorder
 from lanes.bench.stream import Stream
-from lanes.bench.transport import Read
+from lanes.bench.tape import Read, as_reads
 from lanes.testing.scripts import Answer, Script, events
 
 
@@ -29,7 +29,7 @@ def answer(script: Script, tokens: int = 4) -> bytes:
 def record(pieces: Iterator[bytes] | list[bytes]) -> Stream:
     recorder = Recorder()
     for piece in pieces:
-        recorder.feed(Read(piece, 1000, 1000, True))
+        recorder.feed(as_reads([Read(piece, 1000, 1000, True)]))
     recorder.end()
     return attrs.evolve(recorder.stream(), merged_reads=0, stamps="")
 
@@ -179,7 +179,7 @@ def test_a_late_read_of_several_events_leaves_the_first_and_the_last_time_in_dou
     def doubt(*reads: tuple[bytes, int]) -> float:
         recorder = Recorder()
         for data, late_ms in reads:
-            recorder.feed(Read(data, 1000, 1000 + late_ms * 1_000_000, True))
+            recorder.feed(as_reads([Read(data, 1000, 1000 + late_ms * 1_000_000, True)]))
         return recorder.stream().doubt_s
 
     one, end = (event_stream(c).split(b"\r\n\r\n")[1] for c in (delta(content="a"), "[DONE]"))

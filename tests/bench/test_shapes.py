@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lanes.bench.recorder import Recorder
 from lanes.bench.shapes import QuickRecorder, Shape
 from lanes.bench.stream import Stream
-from lanes.bench.transport import Read
+from lanes.bench.tape import Read, as_reads
 from lanes.testing.scripts import Answer, Script, events
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -26,17 +26,19 @@ def reads(bodies: Iterable[bytes], chunked: bool = True) -> list[bytes]:
     return [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *framed, b"0\r\n\r\n"]
 
 
-def record(recorder: Recorder, data: Iterable[bytes]) -> Stream:
-    for number, one in enumerate(data):
-        recorder.feed(Read(one, 1000 * number, 1000 * number + 10, True))
+def record(recorder: Recorder, data: Iterable[bytes], together: int = 1) -> Stream:
+    came = [Read(one, 1000 * n, 1000 * n + 10, n % 7 > 0) for n, one in enumerate(data)]
+    for at in range(0, len(came), together):
+        recorder.feed(as_reads(came[at : at + together]))
     recorder.end()
     return recorder.stream()
 
 
 def same(data: list[bytes]) -> Stream:
-    quick = record(QuickRecorder(), data)
-    assert quick == record(Recorder(), data)
-    return quick
+    slow = record(Recorder(), data)
+    for together in (1, 3, len(data)):
+        assert record(QuickRecorder(), data, together) == slow
+    return slow
 
 
 HABITS = {
@@ -74,13 +76,13 @@ def test_every_habit_is_recorded_as_it_is_without_the_short_cut(habit: str) -> N
 @pytest.mark.parametrize("usage", ["last", "every"])
 def test_most_of_an_ordinary_stream_takes_the_short_cut(usage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[Read] = []
-    feed = Recorder.feed
+    feed = Recorder._feed
 
     def counted(self: Recorder, read: Read) -> None:
         parsed.append(read)
         feed(self, read)
 
-    monkeypatch.setattr(Recorder, "feed", counted)
+    monkeypatch.setattr(Recorder, "_feed", counted)
     record(QuickRecorder(), scripted(Script(usage=usage)))
     assert len(parsed) < 12
 
@@ -116,9 +118,9 @@ def test_what_differs_in_more_than_its_text_goes_the_long_way(odd: str) -> None:
 def test_a_chunk_of_another_size_than_it_says_is_not_of_the_shape() -> None:
     data = reads([chunk("word ")])[1]
     shape = Shape.of(data, True)
-    assert shape and shape.match(data) == ("word ", None)
-    assert shape.match(data.replace(b"word", b"words")) is None
-    assert shape.match(data + b"0\r\n\r\n") is None and shape.match(data[:-1]) is None
+    assert shape and shape.run([data, data]) == [("word ", None)] * 2
+    assert shape.run([data.replace(b"word", b"words")]) == []
+    assert shape.run([data + b"0\r\n\r\n"]) == [] and shape.run([data[:-1]]) == []
 
 
 TEXTS = st.one_of(

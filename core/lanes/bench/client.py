@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lanes.bench.http import ResponseReader, Target, request_bytes
@@ -14,7 +14,8 @@ from lanes.bench.plan import Limits
 from lanes.bench.recorder import TEXT_LIMIT
 from lanes.bench.shapes import QuickRecorder
 from lanes.bench.stream import Stream
-from lanes.bench.transport import ConnectError, Connection, Read
+from lanes.bench.tape import Nagle, Reads, Tape
+from lanes.bench.transport import ConnectError, Connection
 from lanes.errors import LaneError
 from lanes.types import Endpoint
 
@@ -22,10 +23,8 @@ CHAT_PATH = "/v1/chat/completions"
 _IDLE_S = 0.2
 """How long nothing must come before what came is looked through: after `[DONE]`, the wait for the
 orderly end of the answer."""
-_SLICE = 16
+_SLICE = 128
 """Reads that are looked through at once, before there is room for reading."""
-_RUNNING = 4
-"""Reads after which an answer runs: the next ones need no acknowledgement of their own."""
 _ROOM_BYTES = 64 << 20
 """What may wait to be looked through, of all streams together ..."""
 _LEAST_ROOM_BYTES = 64 << 10
@@ -45,7 +44,7 @@ class _Sink(Protocol):
     def streams(self) -> bool: ...
     @property
     def steps(self) -> int: ...
-    def feed(self, read: Read) -> None: ...
+    def feed(self, reads: Reads) -> None: ...
     def end(self, broken: str | None = None, kind: str = "cut") -> None: ...
     def stalled(self, waited_s: float) -> None: ...
 
@@ -62,7 +61,7 @@ class Client:
         self._target = Target.of(endpoint)
         self._active = 0
         self._feeding = asyncio.Lock()
-        self.waits_for_acks = False
+        self._nagle = Nagle()
 
     async def open(self) -> Connection:
         """Open a connection for one request. Raises ConnectError."""
@@ -118,7 +117,7 @@ class Client:
     ) -> None:
         """Write the request and feed `sink` until it is done, or `most` steps. The connection is closed."""
         idle_s = min(_IDLE_S, self.limits.stall_s / 4, self.limits.first_byte_s / 4)
-        tape = _Tape(idle_s, self._room, _Acks(connection, self), connection.hurry)
+        tape = Tape(connection, idle_s, self._room, self._nagle)
         self._active += 1
         try:
             sink.t0_ns = connection.start(payload, tape.take, tape.end)
@@ -128,7 +127,7 @@ class Client:
             tape.close()
             connection.close()
 
-    async def _play(self, tape: _Tape, sink: _Sink, most: float) -> None:
+    async def _play(self, tape: Tape, sink: _Sink, most: float) -> None:
         """Feed `sink` what is on `tape`, when there is cause, until it is done.
 
         A stall is when no step comes, whatever else does: heads and role deltas come long before a
@@ -151,113 +150,22 @@ class Client:
             elif clock() - since >= limit:
                 sink.stalled(limit)
 
-    async def _feed(self, tape: _Tape, sink: _Sink) -> None:
+    async def _feed(self, tape: Tape, sink: _Sink) -> None:
         """Feed the reads on `tape` to `sink`, one stream after the other, with room for reading between."""
         async with self._feeding:
-            for count, read in enumerate(tape.unwind()):
-                if count % _SLICE == 0 and not tape.eager:
+            reads = tape.unwind(sink.t0_ns)
+            for start in range(0, len(reads), _SLICE):
+                if not tape.eager:
                     await asyncio.sleep(0)
-                sink.feed(read)
+                sink.feed(reads[start : start + _SLICE])
                 if sink.done:
                     return
-            tape.eager = not sink.streams
+            if sink.streams:
+                tape.running()
 
     def _room(self) -> int:
         """How many bytes one stream may leave unread on its tape."""
         return max(_ROOM_BYTES // max(self._active, 1), _LEAST_ROOM_BYTES)
-
-
-class _Acks:
-    """When the events of one answer are acknowledged: at once, or, where there are many, with delay.
-
-    A server that waits for acknowledgements (`Connection.delay_acks`) then sends several events together.
-    The first time that is seen, this answer's are at once again; when it was in the middle of the
-    answer, so are those of all that come after.
-    """
-
-    def __init__(self, connection: Connection, client: Client) -> None:
-        self._connection = connection
-        self._client = client
-        self._delayed = self._together = False
-
-    def running(self) -> None:
-        """The answer runs: events will come one by one."""
-        if self._connection.many and not self._client.waits_for_acks:
-            self._delayed = True
-            self._connection.delay_acks(True)
-
-    def came(self, data: bytes) -> None:
-        """Look at a read."""
-        if self._together and not self._client.waits_for_acks and b"[DONE]" not in data:
-            self._client.waits_for_acks = True
-        if self._delayed and data.count(b"data:") > 1:
-            self._delayed, self._together = False, True
-            self._connection.delay_acks(False)
-
-
-class _Tape:
-    """What one connection brought, kept until there is time to look through it.
-
-    Parsing while the streams run would delay the reads of the others, and a read that comes late finds
-    several deltas that share one stamp. So reads are kept as they came, and looked through when the
-    answer may have ended, when nothing came for `idle_s`, or when there are too many; each at once
-    while `eager`, as long as it is not known to be a stream.
-    """
-
-    def __init__(
-        self, idle_s: float, room: Callable[[], int], acks: _Acks, hurry: Callable[[], None]
-    ) -> None:
-        self.reads = 0
-        self.ended = False
-        self.broken: str | None = None
-        self.eager = True
-        self.woken = asyncio.Event()
-        self._acks = acks
-        self._hurry = hurry
-        self._room = room
-        # Flat: tuples in it would be tracked by the garbage collector, which would run often.
-        self._kept: list[Any] = []
-        self._bytes, self._limit = 0, room()
-        self._loop = asyncio.get_running_loop()
-        self._idle_s = idle_s
-        self._seen = 0
-        self._timer = self._loop.call_later(idle_s, self._look)
-
-    def take(self, data: bytes, at_ns: int, read_ns: int, kernel: bool) -> None:
-        """Keep a read; wake who waits when it may be the last one, or there are too many."""
-        self.reads += 1
-        self._kept += (data, at_ns, read_ns, kernel)
-        self._bytes += len(data)
-        if self.reads >= _RUNNING:
-            if self.reads == _RUNNING:
-                self._acks.running()
-            self._acks.came(data)
-        if data.endswith(b"0\r\n\r\n") or b"[DONE]" in data or self._bytes > self._limit or self.eager:
-            self._wake()
-
-    def end(self, broken: str | None) -> None:
-        self.ended, self.broken = True, broken
-        self._wake()
-
-    def _wake(self) -> None:
-        self.woken.set()
-        self._hurry()
-
-    def unwind(self) -> Iterator[Read]:
-        """Yield what is on the tape, which is empty then."""
-        kept = iter(self._kept)
-        self._kept, self._bytes, self._limit = [], 0, self._room()
-        yield from map(Read, kept, kept, kept, kept)
-
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self.reads == self._seen:
-            self.woken.set()
-        else:
-            self._seen = self.reads
-        self._timer = self._loop.call_later(self._idle_s, self._look)
 
 
 class _Answer:
@@ -274,13 +182,16 @@ class _Answer:
         self.http = ResponseReader()
         self.body = bytearray()
 
-    def feed(self, read: Read) -> None:
-        self.steps += 1
-        try:
-            self.body += self.http.feed(read.data)
-        except ValueError as error:
-            self.error = str(error)
-        self.done = self.http.complete or self.error is not None
+    def feed(self, reads: Reads) -> None:
+        for data in reads.data:
+            self.steps += 1
+            try:
+                self.body += self.http.feed(data)
+            except ValueError as error:
+                self.error = str(error)
+            self.done = self.http.complete or self.error is not None
+            if self.done:
+                return
 
     def end(self, broken: str | None = None, kind: str = "cut") -> None:
         if not self.done and not self.http.ends_with_connection:

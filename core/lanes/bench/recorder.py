@@ -12,7 +12,7 @@ from lanes.bench.deltas import Delta, error_message, read_delta
 from lanes.bench.http import NotHttp, ResponseReader
 from lanes.bench.sse import SseParser
 from lanes.bench.stream import Stream
-from lanes.bench.transport import Read
+from lanes.bench.tape import Read, Reads
 
 _BODY_LIMIT = 65536
 _MESSAGE_LIMIT = 300
@@ -59,8 +59,12 @@ class Recorder:
         self._odd: str | None = None
         self._first_doubt_ns = self._last_doubt_ns = 0
 
-    def feed(self, read: Read) -> None:
-        """Take one read."""
+    def feed(self, reads: Reads) -> None:
+        """Take some reads."""
+        for read in reads:
+            self._feed(read)
+
+    def _feed(self, read: Read) -> None:
         if self.done:
             return
         self._reads += 1

@@ -9,7 +9,10 @@ anything else goes the long way, so the short cut never decides what something m
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -17,12 +20,12 @@ from lanes.bench.arrivals import TOKEN_KINDS
 from lanes.bench.deltas import Delta, read_delta
 from lanes.bench.recorder import Recorder
 from lanes.bench.sse import Event, SseParser
-from lanes.bench.transport import Read
+from lanes.bench.tape import Read, Reads
 
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _COUNTS = re.compile(rb'("(?:completion|total)_tokens": ?)(0|[1-9]\d{0,14})(?=\D)')
-_TEXT = rb'([^"\\\x00-\x1f\x7f]+)'
-_NUMBER = rb"(?:0|[1-9]\d{0,14})"
+_NO_TEXT = re.compile(rb'["\\\x00-\x1f\x7f]')
+_DIGITS, _ZERO = 15, ord("0")
 _OTHER_TEXT, _OTHER_COUNT = "~another text~", 7654321
 _LESSONS, _HITS_A_LESSON = 8, 32
 """Attempts to learn, and how many reads that were known earn another; a server whose events differ
@@ -37,8 +40,10 @@ class Shape:
         self._chunked = chunked
         self._before = before
         self._starts: dict[int, bytes] = {}
-        self._rest = re.compile(_TEXT + rest)
-        self._counts = delta.cumulative is not None
+        names, self._same = _counts(rest)
+        self._fixed = sum(map(len, self._same))
+        # Which of the parts is the completion tokens; 0 is the text.
+        self._completion = names.index(b"completion") + 1 if delta.cumulative is not None else 0
 
     @classmethod
     def of(cls, data: bytes, chunked: bool) -> Shape | None:
@@ -55,38 +60,53 @@ class Shape:
             before, after = body[: at + 1], body[at + len(quoted) - 1 :]
             other = before + _OTHER_TEXT.encode() + _COUNTS.sub(rb"\g<1>%d" % _OTHER_COUNT, after)
             if _same(_only(other), delta):
-                rest = _pattern(after) + (rb"\r\n" if chunked else b"")
-                return cls(delta, chunked, before, rest)
+                return cls(delta, chunked, before, after + (b"\r\n" if chunked else b""))
         return None
 
-    def match(self, data: bytes) -> tuple[str, int | None] | None:
-        """Return the text and the completion tokens so far in a read of this shape, else None."""
-        size = len(data)
-        start = self._starts.get(size)
-        if start is None:
-            start = self._starts[size] = self._head(size) + self._before
-        found = self._rest.fullmatch(data, len(start)) if data.startswith(start) else None
-        if found is None:
-            return None
-        try:
-            return found[1].decode(), int(found[2]) if self._counts else None
-        except UnicodeDecodeError:
-            return None
+    def run(self, data: Iterable[bytes]) -> list[tuple[str, int | None]]:
+        """Return the text and the completion tokens so far of the first ones of `data` that are reads of
+        this shape."""
+        starts, same, end = self._starts, self._same, self._same[-1]
+        texts: list[bytes] = []
+        counts: list[int | None] = []
+        for one in data:
+            size = len(one)
+            start = starts.get(size)
+            if start is None:
+                start = starts[size] = self._start(size)
+            if not (one.startswith(start) and one.endswith(end)):
+                break
+            if len(same) == 1:
+                texts.append(one[len(start) : -len(end)])
+                continue
+            # Comparing bytes with bytes is what a regular expression does far more slowly.
+            parts, rest = [], one[len(start) :]
+            for each in same:
+                part, found, rest = rest.partition(each)
+                parts.append(part)
+            if not found or rest or not all(map(_is_count, parts[1:])):
+                break
+            texts.append(parts[0])
+            counts.append(int(parts[self._completion]) if self._completion else None)
+        return [*zip(_decoded(texts), counts or itertools.repeat(None), strict=False)]
 
     def several(self, data: bytes) -> list[tuple[str, int | None]]:
         """Return the same of each chunk in a read of several, all of this shape; else nothing."""
         chunks = _chunks(data) if self._chunked else []
-        found = [self.match(chunk) for chunk in chunks] if len(chunks) > 1 else []
-        return [one for one in found if one is not None] if None not in found else []
+        found = self.run(chunks) if len(chunks) > 1 else []
+        return found if len(found) == len(chunks) else []
 
     def parse(self, data: bytes) -> Delta | None:
         """Return all that the last event of a read of this shape holds."""
         return _only((_unframed(_chunks(data)[-1]) if self._chunked else data) or b"")
 
-    def _head(self, size: int) -> bytes:
-        """The line before a chunk that makes up a read of `size` bytes."""
-        heads = (b"%x\r\n" % (size - digits - 4) for digits in range(1, 9)) if self._chunked else (b"",)
-        return next((h for h in heads if len(h) + int(h or b"0", 16) + 2 == size or not h), b"\x00")
+    def _start(self, size: int) -> bytes:
+        """What a read of `size` bytes begins with, up to its text; where it has no room for one, what no
+        read begins with."""
+        heads = (b"%x\r\n" % max(size - digits - 4, 0) for digits in range(1, 9)) if self._chunked else (b"",)
+        head = next((h for h in heads if len(h) + int(h or b"0", 16) + 2 == size or not h), None)
+        room = head is not None and size > len(head) + len(self._before) + self._fixed
+        return head + self._before if head is not None and room else b"\x00"
 
 
 def _unframed(data: bytes) -> bytes | None:
@@ -130,15 +150,14 @@ def _same(other: Delta | None, delta: Delta) -> bool:
     return (other.usage is None) == (delta.usage is None) and other == expected
 
 
-def _pattern(after: bytes) -> bytes:
-    """The pattern of what follows the text."""
-    parts, at = [], 0
+def _counts(after: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The names of the counts in what follows the text, and what lies between them."""
+    names, same, at = [], [], 0
     for count in _COUNTS.finditer(after):
-        completion = b"completion" in count[1]
-        parts += [re.escape(after[at : count.start()] + count[1])]
-        parts += [b"(" + _NUMBER + b")" if completion else _NUMBER]
+        names.append(b"completion" if b"completion" in count[1] else b"total")
+        same.append(after[at : count.start()] + count[1])
         at = count.end()
-    return b"".join([*parts, re.escape(after[at:])])
+    return names, [*same, after[at:]]
 
 
 class QuickRecorder(Recorder):
@@ -150,44 +169,66 @@ class QuickRecorder(Recorder):
     _unparsed: bytes | None = None
     _usage_before: Delta | None = None
 
-    def feed(self, read: Read) -> None:
-        """Take one read."""
+    def feed(self, reads: Reads) -> None:
+        """Take some reads."""
+        at = 0
+        while at < len(reads) and not self.done:
+            known = self._known(reads, at)
+            if not known:
+                self._feed(reads[at])
+            at += known or 1
+
+    def _known(self, reads: Reads, at: int) -> int:
+        """Take the reads from `at` on that are of the known shape; return how many that were."""
         shape = self._shape if self._clean and not self.done else None
-        if shape is not None:
-            found = shape.match(read.data)
-            if found is not None:
-                self._known(shape.delta, read, *found)
-                self._last_doubt_ns = 0
-                return
-            several = shape.several(read.data)
-            if several:
-                for text, cumulative in several:
-                    self._known(shape.delta, read, text, cumulative)
-                # It was one read, of several deltas.
-                self._reads -= len(several) - 1
-                del self._lags[len(self._lags) - (len(several) - 1) * read.kernel :]
-                self._merged_reads += 1
-                self._doubt(read, False, len(several))
-                return
+        if shape is None:
+            return 0
+        found = shape.run(itertools.islice(reads.data, at, None))
+        if found:
+            self._record(shape.delta, reads[at : at + len(found)], found)
+            self._last_doubt_ns = 0
+        return len(found)
+
+    def _feed(self, read: Read) -> None:
+        shape = self._shape if self._clean and not self.done else None
+        several = shape.several(read.data) if shape is not None else []
+        if shape is not None and several:
+            count = len(several)
+            one = Reads(
+                [read.data] * count, [read.at_ns] * count, [read.read_ns] * count, [read.kernel] * count
+            )
+            self._record(shape.delta, one, several)
+            # It was one read, of several deltas.
+            self._reads -= count - 1
+            del self._lags[len(self._lags) - (count - 1) * read.kernel :]
+            self._merged_reads += 1
+            self._doubt(read, False, count)
+            return
         clean, before = self._clean, len(self._when)
-        super().feed(read)
+        super()._feed(read)
         self._clean = self._http.open_ended and self._sse.clean and read.data.endswith(b"\n")
         if clean and self._clean and len(self._when) == before + 1:
             self._learn(read.data)
 
-    def _known(self, delta: Delta, read: Read, text: str, cumulative: int | None) -> None:
-        """Record an event of the known shape, as `Recorder` would."""
-        self._hits += 1
-        self._reads += 1
-        self._token_deltas += 1
-        self._at_ns = at_ns = read.at_ns
-        if read.kernel:
-            self._lags.append(read.read_ns - at_ns)
+    def _record(self, delta: Delta, reads: Reads, found: Sequence[tuple[str, int | None]]) -> None:
+        """Record events of the known shape, as `Recorder` would."""
+        count, t0_ns = len(found), self.t0_ns
+        texts, cumulative = zip(*found, strict=True)
+        self._hits += count
+        self._reads += count
+        self._token_deltas += count
+        self._at_ns = reads.at_ns[-1]
+        stamped = zip(reads.read_ns, reads.at_ns, reads.kernel, strict=True)
+        self._lags += [read_ns - at_ns for read_ns, at_ns, kernel in stamped if kernel]
         if delta.usage is not None:
-            self._usage_before, self._unparsed = self._last.get("usage"), read.data
+            self._usage_before, self._unparsed = self._last.get("usage"), reads.data[-1]
         if len(self._text) < self._keep:
-            self._text = (self._text + text)[:self._keep]
-        self._arrived(at_ns, delta, len(text), cumulative)
+            self._text = (self._text + "".join(texts[: self._keep]))[: self._keep]
+        self._when += [at_ns - t0_ns for at_ns in reads.at_ns]
+        self._kinds += [delta.kind] * count
+        self._chars += map(len, texts)
+        self._cumulative += cumulative
+        self._tokens += [delta.tokens] * count
 
     def _learn(self, data: bytes) -> None:
         if self._lessons < _LESSONS + self._hits // _HITS_A_LESSON:
@@ -207,3 +248,17 @@ class QuickRecorder(Recorder):
         delta = self._shape.parse(data)
         if delta is not None and delta.usage is not None:
             self._last["usage"] = delta
+
+
+def _is_count(digits: bytes) -> bool:
+    return digits.isdigit() and len(digits) <= _DIGITS and (digits[0] != _ZERO or digits == b"0")
+
+
+def _decoded(texts: list[bytes]) -> list[str]:
+    """The first ones of `texts` that JSON writes as they are."""
+    if _NO_TEXT.search(b"".join(texts)) or b"" in texts:
+        texts = [*itertools.takewhile(lambda text: text and not _NO_TEXT.search(text), texts)]
+    decoded: list[str] = []
+    with contextlib.suppress(UnicodeDecodeError):
+        decoded.extend(map(bytes.decode, texts))
+    return decoded

@@ -19,14 +19,14 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from lanes.bench.http import Target
 
 _SO_TIMESTAMPNS = 35  # SO_TIMESTAMPNS_OLD of asm-generic/socket.h; Python does not name it
 _TIMESPEC = struct.Struct("@ll")
+_DATA_SEGS_IN = 152
+"""Where `struct tcp_info` of linux/tcp.h has `tcpi_data_segs_in`."""
 _READ_BYTES = 65536
-_SLACK_NS = 1_000_000
 _MANY = 24
 """From so many sockets on, their reads are gathered, and acknowledged with delay."""
 _GATHER_S = (0.00025, 0.002)
@@ -43,33 +43,23 @@ class ConnectError(Exception):
     """No connection could be opened; the message is one sentence."""
 
 
-class Read(NamedTuple):
-    """Bytes, when they reached this machine, when this program read them (CLOCK_REALTIME, ns), and
-    whether the first time is the kernel's."""
-
-    data: bytes
-    at_ns: int
-    read_ns: int
-    kernel: bool
-
-
-Taker = Callable[[bytes, int, int, bool], None]
-"""Takes the fields of a `Read`."""
+Taker = Callable[[bytes, bytes, int], None]
+"""Takes bytes, the kernel's stamp of them as it gave it (nothing where it gave none), and when this
+program read them (CLOCK_REALTIME, ns)."""
 
 
 class Connection:
     """One open connection, for one request. Close it, whatever happened."""
 
-    def __init__(self, sock: socket.socket, stamped: bool, connect_s: float) -> None:
+    def __init__(self, sock: socket.socket, connect_s: float) -> None:
         self.connect_s = connect_s
         self._sock = sock
-        self._stamped = stamped
         self._loop = asyncio.get_running_loop()
         self._poll = _Poll.of(self._loop)
         self._tls: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._unsent = b""
-        self._t0_ns = 0
+        self._recvmsg = sock.recvmsg
         self._on_read: Taker
         self._on_end: Callable[[str | None], None]
 
@@ -109,10 +99,10 @@ class Connection:
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                stamped = ask_for_stamps(sock)
+                ask_for_stamps(sock)
                 started = time.perf_counter()
                 await loop.sock_connect(sock, address)
-                return cls(sock, stamped, time.perf_counter() - started)
+                return cls(sock, time.perf_counter() - started)
             except OSError as error:
                 sock.close()
                 failure = failure or error
@@ -142,18 +132,16 @@ class Connection:
     def start(self, payload: bytes, on_read: Taker, on_end: Callable[[str | None], None]) -> int:
         """Write `payload` and return t0, the CLOCK_REALTIME in ns just before its first byte.
 
-        `on_read` then gets the fields of each `Read`, and `on_end` the end: None for an orderly one, else a sentence.
+        `on_read` then gets each read, and `on_end` the end: None for an orderly one, else a sentence.
         """
         self._on_read, self._on_end = on_read, on_end
+        t0_ns = time.time_ns()
         if self._tls is not None:
-            self._t0_ns = time.time_ns()
             self._tls.write(payload)
             payload = self._outgoing.read()
-        else:
-            self._t0_ns = time.time_ns()
         self._send(payload)
         self._poll.add(self._sock.fileno(), self._readable)
-        return self._t0_ns
+        return t0_ns
 
     def delay_acks(self, delay: bool) -> None:
         """Acknowledge what comes together with later reads, or at once again.
@@ -164,6 +152,15 @@ class Connection:
         """
         if hasattr(socket, "TCP_QUICKACK") and self._sock.fileno() >= 0:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, int(not delay))
+
+    def segments(self) -> int:
+        """Return how many segments with data came so far, as the kernel counts (tcp(7), TCP_INFO); 0 where it
+        does not tell."""
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGS_IN + 4)
+            return int(struct.unpack_from("@I", info, _DATA_SEGS_IN)[0])
+        except (AttributeError, OSError, struct.error):
+            return 0
 
     @property
     def many(self) -> bool:
@@ -199,21 +196,19 @@ class Connection:
 
     def _readable(self) -> None:
         try:
-            if self._stamped:
-                data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, 64)
-            else:
-                data, ancillary = self._sock.recv(_READ_BYTES), []
+            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, 64)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._end(f"the connection broke: {error.strerror or error}")
             return
         read_ns = time.time_ns()
-        at_ns = stamp(ancillary) if ancillary else 0
-        kernel = self._t0_ns - _SLACK_NS <= at_ns <= read_ns + _SLACK_NS
-        plain, ended = self._decrypt(data) if self._tls is not None else (data, not data)
-        if plain:
-            self._on_read(plain, at_ns if kernel else read_ns, read_ns, kernel)
+        ended = not data
+        if self._tls is not None:
+            data, ended = self._decrypt(data)
+        if data:
+            # Nothing else was asked for but stamps.
+            self._on_read(data, ancillary[0][2] if ancillary else b"", read_ns)
         if ended:
             self._end(None)
 

@@ -98,7 +98,7 @@ def _apply(document: dict[str, Any], event: Event) -> None:
         document.update(status="done", ended_at=event.at, exit_code=data["exit_code"])
     elif event.kind == "new-lane":
         document["lanes"].append(_new_lane() | data)
-    elif "lane" in data:
+    elif "lane" in data and event.kind != REQUESTS:
         index = data.pop("lane")
         while len(document["lanes"]) <= index:
             document["lanes"].append(_new_lane())

@@ -17,7 +17,6 @@ from typing import Any
 
 from lanes.testing.scripted import Script, ScriptedServer
 
-
 PAGE = 512
 """Tokens in a page of the KV cache."""
 PAGES = 8
