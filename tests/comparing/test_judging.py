@@ -99,7 +99,7 @@ def test_above_the_exact_sizes_the_probability_goes_on_where_it_was():
     for n in (58, 62):
         differences = [dice.gauss(0.3, 1) for _ in range(n)]
         shift = permutation.paired(differences)
-        exact = permutation._signed_rank(n)[sum(step <= 0 for step in shift.steps)]
+        exact = permutation.signed_rank(n)[sum(step <= 0 for step in shift.steps)]
         assert shift.p_above(0.0) == pytest.approx(exact, rel=0.1)
 
 

@@ -70,7 +70,7 @@ class Shift:
         """P(as few steps lie on one side), without a shift."""
         if self.n + (self.m or 0) > EXACT:
             return _normal(count, self.n, self.m)
-        tails = _signed_rank(self.n) if self.m is None else _rank_sum(self.n, self.m)
+        tails = signed_rank(self.n) if self.m is None else _rank_sum(self.n, self.m)
         return tails[min(count, len(tails) - 1)]
 
 
@@ -104,7 +104,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 @cache
-def _signed_rank(n: int) -> tuple[float, ...]:
+def signed_rank(n: int) -> tuple[float, ...]:
     """P(W <= w) for w = 0, 1, ...: subsets of the ranks 1 to n by their sum."""
     counts = [1]
     for rank in range(1, n + 1):
