@@ -136,11 +136,24 @@ class Plugins:
         raise PluginError(f"there is no engine {name!r}", f"{hint}{known}")
 
     def collect(self, hook: str) -> Iterator[tuple[str, Any]]:
-        """Ask an extension-only hook of every extension: (plugin title, item) pairs."""
+        """Ask an extension-only hook of every extension: (plugin title, item) pairs. What a hook that raises
+        has to say is the item: a `PluginError`, and the others still count."""
         for plugin in self.extensions:
-            if plugin.problem is None and _implements(self._pm, f"{EXTENSIONS}:{plugin.name}", hook):
-                for item in _call(self._pm, hook, f"{EXTENSIONS}:{plugin.name}", plugin.title, {})[0]:
-                    yield plugin.title, item
+            key = f"{EXTENSIONS}:{plugin.name}"
+            if plugin.problem is None and _implements(self._pm, key, hook):
+                title = f"extension {plugin.title}"
+                try:
+                    items = _call(self._pm, hook, key, title, {})[0]
+                    if isinstance(items, str) or not isinstance(items, Sequence):
+                        raise PluginError(
+                            f"{hook} of {title} returned {_kind(items)}, not a sequence",
+                            "report this to the plugin's author",
+                        )
+                except PluginError as error:
+                    yield title, error
+                    continue
+                for item in items:
+                    yield title, item
 
 
 class Engine:

@@ -23,6 +23,7 @@ COMMANDS = {
     "clusters": "List the clusters, and who holds which node since when; clean up after a dead owner.",
     "doctor": "Ask every node of a cluster what would keep a lane from running there.",
     "engines": "List the engines and extensions that are installed.",
+    "instruments": "List the ways to measure a lane, and what each lacks here.",
     "recipes": "List the recipes, or show one.",
     "scan": "Show which GPU code files hold, and whether it runs on a GPU.",
     "calibrate": "Hold the benchmark's client against a server of known timing on this machine.",

@@ -159,14 +159,15 @@ _PLAN = (
         metavar="NAME[,NAME...]",
         multiple=True,
         show_default="probe",
-        help="What to find out, by instrument (`probe`) or preset (`quick`, `full`); may be repeated.",
+        help="What to find out: instruments, or the presets `quick`, `perf`, `agent` and `full`; "
+        "`lanes instruments` lists them. May be repeated.",
     ),
     click.option(
         "--with",
         "instrument_settings",
-        type=Setting("NAME.KEY=VALUE", "probe.key=value"),
+        type=Setting("NAME.KEY=VALUE", "surface.patience_s=120"),
         multiple=True,
-        help="Set an option of an instrument; may be repeated.",
+        help="Set an option of an instrument, such as `surface.patience_s=120`; may be repeated.",
     ),
     click.option(
         "--preset",

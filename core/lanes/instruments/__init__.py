@@ -45,25 +45,32 @@ class Chosen:
     options: Any = None
 
 
-def known(plugins: Plugins) -> dict[str, Instrument]:
-    """All instruments that are installed, by name. Raises `PluginError` when a plugin returns something else,
-    or a name that is taken."""
+@frozen(kw_only=True)
+class Known:
+    """All instruments that are installed, by name, and what is wrong with plugins that should bring some."""
+
+    instruments: Mapping[str, Instrument]
+    problems: tuple[PluginError, ...] = ()
+
+
+def known(plugins: Plugins) -> Known:
+    """Ask all extensions. One that is broken, or brings a name that is taken, is a problem; the others count."""
     found = {name: importlib.import_module(f"lanes.instruments.{name}").INSTRUMENT for name in BUILT_IN}
     origins = dict.fromkeys((*found, *PRESETS), "lanes itself")
+    problems: list[PluginError] = []
     for title, item in plugins.collect("lanes_instruments"):
-        if not isinstance(item, Instrument):
-            raise PluginError(
-                f"lanes_instruments of extension {title} returned a {type(item).__name__}, not an Instrument",
-                "report this to the plugin's author",
-            )
-        if item.name in origins:
-            raise PluginError(
-                f"extension {title} brings an instrument {item.name!r}, and so does {origins[item.name]}",
-                "uninstall one of the two",
-            )
-        found[item.name] = item
-        origins[item.name] = title
-    return found
+        if isinstance(item, PluginError):
+            problems.append(item)
+        elif not isinstance(item, Instrument):
+            what = f"lanes_instruments of {title} returned a {type(item).__name__}, not an Instrument"
+            problems.append(PluginError(what, "report this to the plugin's author"))
+        elif item.name in origins:
+            what = f"{title} brings an instrument {item.name!r}, and so does {origins[item.name]}"
+            problems.append(PluginError(what, "its author should choose another name"))
+        else:
+            found[item.name] = item
+            origins[item.name] = title
+    return Known(instruments=found, problems=tuple(problems))
 
 
 def choose(
@@ -72,14 +79,16 @@ def choose(
     """The instruments of these names, presets or lists of them with commas, each once, in this order.
     `settings` maps `NAME.KEY` to values as typed on a command line.
 
-    Raises `UsageError`, with one sentence, for a name or a key that is not known.
+    Raises `UsageError`, with one sentence, for a name or a key that is not known; where a plugin that is
+    broken may be the one that should bring it, that is what it says.
     """
-    there = known(plugins or Plugins())
+    every = known(plugins or Plugins())
+    there = every.instruments
     wanted: dict[str, None] = {}
     for name in _split(names) or DEFAULT:
         for one in PRESETS.get(name, (name,)):
             if one not in there:
-                raise _unknown(one, there)
+                raise every.problems[0] if every.problems else _unknown(one, there)
             wanted[one] = None
     given: dict[str, dict[str, Any]] = {}
     for key, text in (settings or {}).items():
