@@ -61,14 +61,13 @@ class Program:
         found = self.find()
         if found is None:
             raise LaneError(f"{self.lacking()}", self.install)
+        # Its own --version may load all of it first.
+        interpreter = interpreter_of(found)
+        asked = f"import importlib.metadata as m; print(m.version({self.package!r}))"
+        argv = [interpreter, "-c", asked] if interpreter else [str(found), "--version"]
         try:
             said = subprocess.run(
-                [str(found), "--version"],
-                capture_output=True,
-                text=True,
-                timeout=_VERSION_S,
-                env=clean_environment(),
-                check=False,
+                argv, capture_output=True, text=True, timeout=_VERSION_S, env=clean_environment(), check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LaneError(f"{found} does not run: {error}", f"install it anew: {self.install}") from None
@@ -76,7 +75,7 @@ class Program:
         if said.returncode or version is None:
             words = (said.stderr or said.stdout).strip().splitlines()
             raise LaneError(
-                f"{found} --version ended with exit code {said.returncode}: {words[-1] if words else 'no word'}",
+                f"{found} does not tell its version: {words[-1] if words else 'it printed nothing'}",
                 f"install it anew: {self.install}",
             )
         return Installed(program=self, path=found, version=version[0])
@@ -124,9 +123,11 @@ def interpreter_of(script: Path) -> str | None:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """The environment for a program of others: without settings that would change what it does, or where it
-    connects to, unseen."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TOOL_EVAL_")}
+    """The environment for a program of others: without settings that would change what it does, where it connects
+    to, or where it finds its packages, unseen."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TOOL_EVAL_", "PYTHON"))
+    }
     return kept | {"NO_PROXY": "*", "no_proxy": "*", "PYTHONUNBUFFERED": "1"} | more
 
 

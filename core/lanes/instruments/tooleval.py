@@ -27,6 +27,7 @@ PROGRAM = Program(command="tool-eval-bench", package="tool-eval-bench", tried=("
 _REPORT = "report.json"
 _DATABASE = "data/benchmarks.sqlite"
 _LIST_S = 60.0
+_SHOWN = 12
 _KEPT = (
     "scenario_id", "status", "points", "failure_kind", "summary", "turn_count", "turn_latencies_ms", "ttft_ms", "duration_seconds",
     "prompt_tokens", "completion_tokens",
@@ -264,10 +265,10 @@ class _Bench:
         reasons = [problem] if problem else []
         reasons += wrong
         if come.failed:
-            reasons.append(f"failed: {', '.join(come.failed)}")
+            reasons.append(f"failed: {_some(come.failed)}")
         if come.left_out:
             reasons.append(
-                f"left out, for the server failed them or cannot do what they need: {', '.join(come.left_out)}"
+                f"left out, for the server failed them or cannot do what they need: {_some(come.left_out)}"
             )
         self._context.row(
             Row(
@@ -309,6 +310,11 @@ def _together(scores: Sequence[Score]) -> Row:
         reason=f"failed in some trials only: {', '.join(changing)}" if changing else None,
         figures={name: median_interval(found) for name, found in values.items() if found},
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _plain(value: Any) -> Any:
