@@ -46,6 +46,7 @@ def test_full_speed_decode_behind_prefills_in_line_is_no_fault(drive):
     assert median(both, "span_tps") < 0.6 * 2 * median(both, "decode_tps_alone")
     assert "the prompts are read in line, first tokens after" in both["reason"]
     assert alone["figures"]["decode_share"]["n"] == 2
+    assert any(" s left" in told for told in seen.told)
 
 
 @linux
@@ -178,7 +179,11 @@ def test_what_cannot_be_told_is_not_told():
     late = seen(stream(0.0, *every(0.01, 1.5, 3.0)), stream(1.0, 3.0, 3.01))
     assert late.share is None and late.doubt == "the running stream had not begun when the other one was sent"
     short = seen(stream(0.0, *every(0.01, 0.1, 3.0)), stream(1.0, 1.05, 1.06), 0.05)
-    assert short.share is None and short.doubt == "the other prefill took 0.05 s, too short for 8 tokens"
+    assert short.share is None
+    assert short.doubt == "they ran beside each other for 0.05 s, too short for 8 tokens"
+    over = seen(stream(0.0, *every(0.01, 0.1, 0.9)), stream(1.0, 3.0, 3.01))
+    assert over.share is None and over.doubt == "the running stream had ended when the other one was sent"
+    assert not over.waited
 
 
 def test_a_prefill_that_waited_is_not_one_beside():

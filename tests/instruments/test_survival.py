@@ -77,7 +77,7 @@ def test_prompts_have_an_agents_shape_and_are_cold(drive):
 def test_a_real_process_that_dies_above_8192_tokens_is_named_diagnosed_and_bisected(echo):
     ran = echo(
         "run", "--engine", "echo", "--set", "die_above_tokens=8192", "--instrument", "survival",
-        "--with", "survival.bisect=true", "--json", timeout=180,
+        "--bisect", "--json", timeout=180,
     )  # fmt: skip
     (lane,) = ran.json["lanes"]
     assert lane["status"] == "unmeasurable"
@@ -282,6 +282,7 @@ def test_a_lane_that_cannot_be_launched_again_keeps_what_was_found(drive):
     lane = Fragile(5000)
     seen = drive(survival, lane.server.url, BISECT)
     assert seen.rows[ROW]["status"] == "not bisected"
+    assert seen.rows[ROW]["reason"] == "only `lanes run` can launch the lane again"
 
     def fails() -> Endpoint:
         raise LaneError("the NAS is away")

@@ -170,6 +170,12 @@ _PLAN = (
         help="Set an option of an instrument, such as `surface.patience_s=120`; may be repeated.",
     ),
     click.option(
+        "--bisect",
+        is_flag=True,
+        help="With the instrument survival: when a prompt kills the lane, launch it again and again to find the "
+        "smallest one that does.",
+    ),
+    click.option(
         "--preset",
         metavar="NAME",
         help="Start from a named plan: `seed-depth`, depths to 262,144 in both shapes with one stream and two.",
@@ -185,12 +191,16 @@ def plan(command: F) -> F:
 
 
 def what(
-    instruments: Sequence[str], instrument_settings: Sequence[tuple[str, str]], **values: Any
+    instruments: Sequence[str],
+    instrument_settings: Sequence[tuple[str, str]],
+    bisect: bool = False,
+    **values: Any,
 ) -> tuple[Plan, tuple[Chosen, ...]]:
     """What the options above ask for: the plan, and the instruments. Raises `UsageError`."""
     from lanes.instruments import choose
 
-    return _make_plan(**values), choose(instruments, dict(instrument_settings))
+    given = dict(instrument_settings) | ({"survival.bisect": "true"} if bisect else {})
+    return _make_plan(**values), choose(instruments, given)
 
 
 def _make_plan(preset: str | None = None, **values: Any) -> Plan:

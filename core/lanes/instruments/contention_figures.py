@@ -54,6 +54,8 @@ def beside(running: Stream, k1: FirstDelta | None, deep: Stream, deep_alone_s: f
     }
     if sent <= first:
         return Seen(figures=figures, doubt="the running stream had not begun when the other one was sent")
+    if last <= sent:
+        return Seen(figures=figures, doubt="the running stream had ended when the other one was sent")
     alone_tps = _rate(running, k1, first, sent)
     figures |= _known(
         decode_tps_alone=alone_tps,
@@ -111,7 +113,7 @@ def _judged(
     if not alone_tps or beside_tps is None or expected < _LEAST:
         return Seen(
             figures=figures,
-            doubt=f"the other prefill took {max(window_ns, 0) / 1e9:.2f} s, too short for {_LEAST} tokens",
+            doubt=f"they ran beside each other for {max(window_ns, 0) / 1e9:.2f} s, too short for {_LEAST} tokens",
         )
     share = beside_tps / alone_tps
     return Seen(figures={**figures, "decode_share": share}, share=share)

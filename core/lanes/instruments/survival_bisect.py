@@ -56,7 +56,7 @@ class _Bisection:
 
     def run(self) -> Tried:
         if self._context.subject.relaunch is None:
-            self._row("not bisected", "lanes did not start this server, and cannot launch it again")
+            self._row("not bisected", "only `lanes run` can launch the lane again")
             return self._smallest
         self._row("bisecting")
         try:
