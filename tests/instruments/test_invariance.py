@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -119,6 +121,26 @@ def test_a_server_that_fails_or_dies(drive):
         dead = {"alive": lambda: "the process exited with code 1" if len(server.answers) > 6 else None}
         seen = drive(invariance, server.url, invariance.Options(answer=100, prompt=64), subject=dead)
     assert (seen.measured.status, seen.measured.reason) == ("crashed", "the process exited with code 1")
+
+
+def test_ctrl_c_keeps_the_prompts_that_had_ended(echo, wait_for):
+    run = echo.start(
+        "run", "--engine", "echo", "--instrument", "invariance", "--with", "invariance.prompts=500",
+    )  # fmt: skip
+
+    def rows() -> list[dict[str, Any]]:
+        runs = echo("history", "--json").json
+        lanes = runs[0]["lanes"] if runs else []
+        return [row for lane in lanes for one in lane["instruments"] for row in one["rows"]]
+
+    wait_for(lambda: len(rows()) == 4, "a prompt", 60)
+    os.kill(run.pid, signal.SIGINT)
+    assert echo.finish(run).code == 130
+    (lane,) = echo("history", "--json").json[0]["lanes"]
+    assert lane["status"] == "interrupted"
+    kept = {row["name"]: row["figures"]["prompts"] for row in lane["instruments"][0]["rows"]}
+    assert list(kept) == ["alone, again", "in a batch of 2", "in a batch of 4", "in a batch of 8"]
+    assert min(kept.values()) >= 1
 
 
 # -- The comparison, without any server -------------------------------------------------------------
