@@ -10,8 +10,23 @@ import pytest
 from lanes import ab
 from lanes.cli.ab import _values
 
-# Tokens that come seldom: their times are known on a busy machine too.
 QUICK = ("--pp", "32", "--tg", "8", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
+
+
+PATIENT = """
+from lanes.bench import tally, validity
+
+validity._LATE_S = tally._LATE_S = 5.0
+"""
+
+
+@pytest.fixture(autouse=True)
+def patient(echo, tmp_path):
+    """These tests are not about the client's being late, which it is on a busy machine."""
+    folder = tmp_path / "patient"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(PATIENT)
+    echo.path.append(folder)
 
 
 def blocks(document):
@@ -29,25 +44,22 @@ def blocks(document):
 
 def test_a_difference_is_found_and_its_one_cause_is_named(echo):
     ran = echo(
-        "ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "7", *QUICK, "--json", timeout=300
+        "ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "6", *QUICK, "--json", timeout=300
     )
     assert ran.code == 0, ran.err
     (verdict,) = ran.json["verdicts"]
     assert (verdict["a"], verdict["b"]) == ("tokens_per_second=10", "tokens_per_second=20")
     assert verdict["judgement"]["word"] == "faster"
-    # On a busy machine a block may be lost twice, when the client was late.
-    assert verdict["judgement"]["paired"] and verdict["judgement"]["n_a"] in (6, 7)
+    assert verdict["judgement"]["paired"] and verdict["judgement"]["n_a"] == 6
     assert verdict["judgement"]["ratio"] == pytest.approx(2.0, rel=0.1)
     assert verdict["cause"] == "tokens_per_second 10 -> 20"
-    assert "7 blocks are 14 launches" in ran.err
+    assert "6 blocks are 12 launches" in ran.err
 
     document = echo("history", "show", ran.json["run"], "--json").json
-    assert sum(blocks(document).values()) >= 12
+    assert blocks(document) == {(n, side): 1 for n in range(1, 7) for side in "ab"}
     order = document["ab"]["order"]
     # Two blocks together read ABBA or BAAB.
-    assert all(
-        {first, second} == {"ab", "ba"} for first, second in zip(order[:6:2], order[1::2], strict=True)
-    )
+    assert all({first, second} == {"ab", "ba"} for first, second in zip(order[::2], order[1::2], strict=True))
     for number, turn in enumerate(order, 1):
         by_attempt = {}
         for lane in in_block(document, number):
@@ -95,7 +107,6 @@ def test_it_is_resumed_where_it_was(how, echo, wait_for):
     assert in_block(document, 1) == in_block(cut, 1)
     attempts = [lane["block"]["attempt"] for lane in in_block(document, 2)]
     assert attempts[0] == 1 and attempts[-1] > 1
-    assert document["lanes"][: len(cut["lanes"])] == cut["lanes"]
     assert blocks(document) == {(n, side): 1 for n in (1, 2) for side in "ab"}
     (verdict,) = ran.json["verdicts"]
     # Two blocks can show nothing, however far apart the lanes are.
