@@ -219,6 +219,8 @@ def only_loop(url: str, streams: int, tokens: int) -> None:
         for _ in range(streams):
             sock = socket.create_connection((target.host, target.port))
             ask_for_stamps(sock)
+            if hasattr(socket, "TCP_QUICKACK"):  # as the client does for many streams
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
             sockets[sock.fileno()] = sock
             poll.register(sock.fileno(), select.EPOLLIN)
         for sock in sockets.values():
@@ -228,7 +230,7 @@ def only_loop(url: str, streams: int, tokens: int) -> None:
                 if sockets[fd].recvmsg(65536, 64)[0].endswith(b"0\r\n\r\n"):
                     poll.unregister(fd)
                     sockets.pop(fd).close()
-            time.sleep(0.0005)
+            time.sleep(0.002)
 
 
 def write_tokenizer(folder: Path, text: str) -> None:
