@@ -253,7 +253,7 @@ def test_the_smallest_prompt_is_found_in_few_launches(drive):
     assert figures["survived_tokens"] < figures["prompt_tokens"]
     assert figures["survived_tokens"] == pytest.approx(5000, abs=12)
     assert figures["prompt_tokens"] == pytest.approx(5000, abs=12)
-    assert figures["launches"] == lane.launches <= 14
+    assert seen.rows[ROW]["evidence"]["launches"] == lane.launches <= 14
     assert seen.measured.reason.startswith(f"crashes at {figures['prompt_tokens']:,.0f} tokens: ")
     assert seen.rows[ROW]["status"] == "found"
     assert any("kill; launching" in told for told in seen.told)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MARKED = "bold red"
+_COLUMNS = 7
+"""Figures that have a column each; more of them share one."""
 
 
 def tables(document: dict[str, Any]) -> Iterator[Table]:
@@ -27,6 +29,13 @@ def _table(lane: str, instrument: dict[str, Any]) -> Table:
     rows = instrument["rows"]
     names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
     reasons = any(row["reason"] for row in rows)
+    if len(names) > _COLUMNS:
+        made = output.table("what", "found", "why", "figures", title=f"{lane}: {instrument['name']}")
+        for row in rows:
+            said = ", ".join(f"{name} {_figure(value)}" for name, value in row["figures"].items())
+            found = Text(row["status"], style=_MARKED if row["fault"] else "")
+            made.add_row(row["name"], found, row["reason"] or "", said)
+        return made
     made = output.table(
         "what",
         "found",

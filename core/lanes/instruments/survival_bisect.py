@@ -150,9 +150,12 @@ class _Bisection:
                 figures={
                     "prompt_tokens": float(smallest),
                     "survived_tokens": float(self._survived),
-                    "launches": float(self._launches),
                 },
-                evidence={"attempts": list(self._attempts), "alone": self._alone},
+                evidence={
+                    "attempts": list(self._attempts),
+                    "launches": self._launches,
+                    "alone": self._alone,
+                },
             )
         )
 
