@@ -143,12 +143,9 @@ class _Contention:
         wait_s = 1.5 * (ttft_s(short) or 0.0) + lead_s
 
         async def late() -> Stream:
-            connection = await self._session.client.open()
-            try:
-                await asyncio.sleep(wait_s)
-                return await self._session.client.chat(deep, connection)
-            finally:
-                connection.close()
+            # A connection that is opened before would be idle meanwhile, and servers close those.
+            await asyncio.sleep(wait_s)
+            return await self._session.client.chat(deep)
 
         async def both() -> list[Stream]:
             return list(await asyncio.gather(self._session.client.chat(running), late()))
