@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
@@ -19,7 +19,7 @@ from lanes.errors import LaneError, StagingError
 from lanes.executors import docker as containers
 from lanes.executors.images import building, delivery
 from lanes.executors.images.courier import PARTIAL, chain
-from lanes.executors.images.held import Held, common, fits, held, in_containerd
+from lanes.executors.images.held import Held, common, fits, in_containerd, inspect
 from lanes.executors.images.progress import Progress
 from lanes.hosts import HERE, Host
 from lanes.types import Build, Image
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Tell = Callable[[str], None]
 
 TRANSFER_S = 3600.0
+MOST = 16
+"""Engines that are asked at the same time."""
 
 
 @frozen(kw_only=True)
@@ -74,9 +76,10 @@ class Ready:
 
 @frozen(kw_only=True)
 class _Engine:
-    """What an engine said of itself, and the image that it holds under the name that is wanted."""
+    """An engine that is asked: what it said of itself, and the image that it holds under the name that is wanted."""
 
     spot: Spot
+    client: docker.DockerClient = field(eq=False)
     image: Held | None
     root: str
     containerd: bool
@@ -101,9 +104,12 @@ def ready(item: Image | Build, spots: Sequence[Spot], tell: Tell, origin: str = 
     """
     reference = item.reference if isinstance(item, Image) else item.tag
     try:
-        engines = _ask(spots, reference)
-        found = _build(item, engines, tell, origin) if isinstance(item, Build) else _find(item, engines, tell)
-        return _bring(reference, found, [one for one in engines if one.spot in spots], tell)
+        with contextlib.ExitStack() as stack:
+            engines = _ask(spots, reference, stack)
+            found = (
+                _build(item, engines, tell, origin) if isinstance(item, Build) else _find(item, engines, tell)
+            )
+            return _bring(reference, found, [one for one in engines if one.spot in spots], tell)
     except StagingError as error:
         said = error.message if reference in error.message else f"image {reference}: {error.message}"
         raise StagingError(said, error.next_step) from None
@@ -114,25 +120,29 @@ def ready(item: Image | Build, spots: Sequence[Spot], tell: Tell, origin: str = 
 # -- Which image ---------------------------------------------------------------------------------
 
 
-def _ask(spots: Sequence[Spot], reference: str) -> list[_Engine]:
-    """What the engines of the nodes hold, in their order, and then this machine's where it has one."""
+def _ask(spots: Sequence[Spot], reference: str, stack: contextlib.ExitStack) -> list[_Engine]:
+    """What the engines of the nodes hold, in their order, and then this machine's where it has one. They can be asked
+    until the stack is closed."""
 
     def one(spot: Spot) -> _Engine:
-        with _client(spot.host) as engine:
-            told = engine.info()
-            return _Engine(
-                spot=spot,
-                image=held(engine, reference),
-                root=str(told.get("DockerRootDir") or "/var/lib/docker"),
-                containerd=in_containerd(told),
-            )
+        client = stack.enter_context(containers.client(spot.host, TRANSFER_S))
+        told = client.info()
+        return _Engine(
+            spot=spot,
+            client=client,
+            image=inspect(client, reference),
+            root=str(told.get("DockerRootDir") or "/var/lib/docker"),
+            containerd=in_containerd(told),
+        )
 
-    with ThreadPoolExecutor(max_workers=16) as pool:
-        found = list(pool.map(one, spots))
-    if all(spot.host != HERE for spot in spots):
+    here = Spot(name=hosts.name(HERE))
+    with ThreadPoolExecutor(max_workers=MOST) as pool:
+        asked = [pool.submit(one, spot) for spot in spots]
+        own = pool.submit(one, here) if all(spot.host != HERE for spot in spots) else None
+        found = [future.result() for future in asked]
         # Without an engine here the nodes do by themselves.
         with contextlib.suppress(LaneError):
-            found.append(one(Spot(name=hosts.name(HERE))))
+            found += [own.result()] if own else []
     return found
 
 
@@ -178,24 +188,22 @@ def _pull(item: Image, at: _Engine, tell: Tell) -> _Found:
     where = hosts.name(at.spot.host)
     step = "build or load it there, or correct its name"
     progress = Progress(f"pulling {item.reference}", {at.spot.name: None}, tell)
-    with _client(at.spot.host) as engine:
-        try:
-            for event in engine.api.pull(item.reference, stream=True, decode=True, platform=item.platform):
-                if "error" in event:
-                    raise StagingError(
-                        f"image {item.reference} is not on {where}, and cannot be pulled: {event['error']}",
-                        step,
-                    )
-                detail = event.get("progressDetail") or {}
-                if "total" in detail:
-                    layers[event.get("id", "")] = int(detail.get("current", 0)), int(detail["total"])
-                    progress({at.spot.name: sum(done for done, _ in layers.values())})
-        except docker.errors.APIError as error:
-            said = error.explanation or error
-            raise StagingError(
-                f"image {item.reference} is not on {where}, and cannot be pulled: {said}", step
-            ) from None
-        image = held(engine, item.reference)
+    try:
+        for event in at.client.api.pull(item.reference, stream=True, decode=True, platform=item.platform):
+            if "error" in event:
+                raise StagingError(
+                    f"image {item.reference} is not on {where}, and cannot be pulled: {event['error']}", step
+                )
+            detail = event.get("progressDetail") or {}
+            if "total" in detail:
+                layers[event.get("id", "")] = int(detail.get("current", 0)), int(detail["total"])
+                progress({at.spot.name: sum(done for done, _ in layers.values())})
+    except docker.errors.APIError as error:
+        said = error.explanation or error
+        raise StagingError(
+            f"image {item.reference} is not on {where}, and cannot be pulled: {said}", step
+        ) from None
+    image = inspect(at.client, item.reference)
     if image is None:
         raise StagingError(f"image {item.reference} is not on {where}, though it was pulled", step)
     _is(item, image, at.spot.name)
@@ -210,9 +218,8 @@ def _build(item: Build, engines: Sequence[_Engine], tell: Tell, origin: str) -> 
         head = engines[0]
         _bring_bases(made, engines, tell)
         began = time.monotonic()
-        with _client(head.spot.host) as engine:
-            building.build(engine, item, made, head.spot.name, tell)
-            image = held(engine, item.tag)
+        building.build(head.client, item, made, head.spot.name, tell)
+        image = inspect(head.client, item.tag)
         took = round(time.monotonic() - began, 3)
     assert image is not None
     return _Found(image, head, built=building.Built(context=made.digest, on=head.spot.name, seconds=took))
@@ -223,12 +230,10 @@ def _bring_bases(made: building.Context, engines: Sequence[_Engine], tell: Tell)
     engine has the build pulls."""
     head, *others = engines
     for base in made.bases:
-        with _client(head.spot.host) as engine:
-            if held(engine, base) is not None:
-                continue
+        if inspect(head.client, base) is not None:
+            continue
         for other in others:
-            with _client(other.spot.host) as engine:
-                image = held(engine, base)
+            image = inspect(other.client, base)
             if image is not None:
                 fits(image, base, head.spot.name, head.spot.machine)
                 _bring(base, _Found(image, other), [evolve(head, image=None)], tell)
@@ -249,7 +254,7 @@ def _bring(reference: str, found: _Found, engines: Sequence[_Engine], tell: Tell
     ]
     tags = _tags(reference)
     moved = _deliver(reference, found, lacking, tags, tell) if lacking else {}
-    with ThreadPoolExecutor(max_workers=16) as pool:
+    with ThreadPoolExecutor(max_workers=MOST) as pool:
         names = [tags[0] if one in lacking else reference for one in engines]
         ids = list(pool.map(lambda one, name: _verified(one, name, image), engines, names))
     return Ready(
@@ -273,18 +278,15 @@ def _deliver(
     tell(f"{reference}: looking for layers that are there")
 
     def stop(one: _Engine) -> delivery.Stop:
-        with _client(one.spot.host) as engine:
-            have = common(engine, image.layers)
         return delivery.Stop(
-            name=one.spot.name, host=one.spot.host, address=one.spot.address, have=have, root=one.root,
-            containerd=one.containerd,
+            name=one.spot.name, host=one.spot.host, address=one.spot.address, root=one.root,
+            have=common(one.client, image.layers), containerd=one.containerd,
         )  # fmt: skip
 
-    with ThreadPoolExecutor(max_workers=16) as pool:
+    with ThreadPoolExecutor(max_workers=MOST) as pool:
         stops = list(pool.map(stop, lacking))
     where = found.where.spot
-    with _client(where.host) as engine:
-        left = _left(engine, image)
+    left = _left(found.where.client, image)
     order = delivery.Order(image=image, tags=tags, left=left)
     progress = Progress(reference, {one.name: left.get(one.have) for one in stops}, tell)
     moved = delivery.deliver(order, delivery.Stop(name=where.name, host=where.host), stops, progress)
@@ -311,16 +313,15 @@ def _left(engine: docker.DockerClient, image: Held) -> dict[int, int]:
 
 def _verified(one: _Engine, name: str, wanted: Held) -> str:
     """The id that the node's engine has for the image. Raises StagingError when it is another image."""
-    with _client(one.spot.host) as engine:
-        image = held(engine, name)
-        if image is None or not image.same(wanted):
-            what = "is not there" if image is None else f"is {image.id}"
-            raise StagingError(
-                f"on {one.spot.name}: image {name} {what}, and should be {wanted.id}: somebody else changes images there",
-                "run again",
-            )
-        _tidy(engine, image)
-        return image.id
+    image = inspect(one.client, name)
+    if image is None or not image.same(wanted):
+        what = "is not there" if image is None else f"is {image.id}"
+        raise StagingError(
+            f"on {one.spot.name}: image {name} {what}, and should be {wanted.id}: somebody else changes images there",
+            "run again",
+        )
+    _tidy(one.client, image)
+    return image.id
 
 
 def _tidy(engine: docker.DockerClient, image: Held) -> None:
@@ -337,16 +338,8 @@ def _tidy(engine: docker.DockerClient, image: Held) -> None:
 
 def _tags(reference: str) -> tuple[str, ...]:
     """The name that an image gets on the nodes: a digest is no name, and a name has a tag."""
-    name, at, digest = reference.partition("@")
-    last = name.rpartition("/")[2]
-    if at:
-        return (
-            f"{name.partition(':')[0] if '/' not in name else name.removesuffix(':' + last.partition(':')[2])}:{digest.replace(':', '-')[:19]}",
-        )
-    return (name if ":" in last else f"{name}:latest",)
-
-
-@contextlib.contextmanager
-def _client(host: Host) -> Iterator[Any]:
-    with containers.client(host, TRANSFER_S) as engine:
-        yield engine
+    name, _, digest = reference.partition("@")
+    folder, slash, last = name.rpartition("/")
+    repository, _, tag = last.partition(":")
+    tag = digest.replace(":", "-")[:19] if digest else tag or "latest"
+    return (f"{folder}{slash}{repository}:{tag}",)

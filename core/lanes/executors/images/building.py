@@ -22,6 +22,7 @@ from attrs import frozen
 
 from lanes import paths
 from lanes.errors import StagingError
+from lanes.executors.process import uncoloured
 from lanes.types import Build
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ LABEL = "lanes.build"
 TELLING = 6
 """So many of the last lines of a build that failed are told."""
 _FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?\s*$", re.IGNORECASE | re.MULTILINE)
+
+_STEP = re.compile(r"^Step \d+/\d+ : ")
+_OWN = re.compile(r"^(Step \d+/\d+ : |--->|Removing intermediate container )")
+"""What the engine says of itself."""
 
 
 @frozen(kw_only=True)
@@ -162,7 +167,7 @@ def build(
 
 
 def _listen(event: dict[str, Any], item: Build, said: list[str], tell: Callable[[str], None]) -> None:
-    for line in str(event.get("stream") or event.get("status") or "").splitlines():
+    for line in uncoloured(str(event.get("stream") or event.get("status") or "")).splitlines():
         if line.strip():
             said.append(line.strip())
             tell(f"building {item.tag}: {line.strip()}")
@@ -170,14 +175,13 @@ def _listen(event: dict[str, Any], item: Build, said: list[str], tell: Callable[
 
 
 def _failed(item: Build, where: str, error: str, said: list[str]) -> StagingError:
-    step = next((line for line in reversed(said) if line.startswith("Step ")), None)
-    lines = said[len(said) - said[::-1].index(step) :] if step else said
-    printed = [line for line in lines if not line.startswith("--->")][-TELLING:]
-    told = f" It printed: {'; '.join(printed)}" if printed else ""
-    at = f" at {step.partition(' : ')[2] or step!r}" if step else ""
-    more = (
-        "build it with docker buildx and name the image alone"
-        if "buildkit" in error.lower()
-        else "mend that and run again"
+    """The step that failed, and what it printed."""
+    at = max((number for number, line in enumerate(said) if _STEP.match(line)), default=None)
+    step = "" if at is None else f" at {_STEP.sub('', said[at])}"
+    printed = [line for line in said[at or 0 :] if not _OWN.match(line)][-TELLING:]
+    told = f". It printed: {'; '.join(printed)}" if printed else ""
+    buildkit = "buildkit" in error.lower()
+    more = "build it with docker buildx and name the image alone" if buildkit else "mend that and run again"
+    return StagingError(
+        f"{item.tag} cannot be built on {where}: {' '.join(error.split()).rstrip('.')}{step}{told}", more
     )
-    return StagingError(f"{item.tag} cannot be built on {where}: {' '.join(error.split())}{at}.{told}", more)

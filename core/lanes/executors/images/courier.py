@@ -22,12 +22,14 @@ import io
 import json
 import os
 import socket
+import struct
 import sys
 import tarfile
 import tempfile
 import threading
 import time
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import Any
 
 BLOCK = 1 << 20
 SMALL = 4 << 20
@@ -37,6 +39,7 @@ PING_S = 5.0
 SILENCE_S = 60.0
 """So long nothing may come in before who sends it counts as gone."""
 CONNECT_S = 5.0
+BLOBS = "blobs/sha256/"
 END_OF_ARCHIVE = bytes(1024)
 PARTIAL = "lanes-partial"
 AGAIN = "run again: the layers that are there are not sent again"
@@ -206,19 +209,57 @@ def _file(name: str, data: bytes) -> bytes:
 
 
 def _path(digest: str) -> str:
-    return "blobs/sha256/" + digest.partition(":")[2]
+    return BLOBS + digest.partition(":")[2]
 
 
 class Layer:
-    """A layer as the engine exports it: its bytes, maybe compressed, in a file that has no name."""
+    """A layer as the engine exports it, maybe compressed, in a file that has no name; it can be read while it comes.
 
-    def __init__(self, file: BinaryIO, digest: str, size: int) -> None:
-        self.file, self.digest, self.size = file, digest, size
+    `digest` is that of these bytes.
+    """
+
+    def __init__(self, digest: str, size: int) -> None:
+        self.digest, self.size = digest, size
+        self._file = tempfile.TemporaryFile(dir=spool(), buffering=0)  # noqa: SIM115
+        self._written = 0
+        self._more = threading.Condition()
+        self._broken = False
+
+    def fill(self, content: Any) -> None:
+        while block := content.read(BLOCK):
+            self._file.write(block)
+            with self._more:
+                self._written += len(block)
+                self._more.notify_all()
+
+    def give_up(self) -> None:
+        """There will be no more of it."""
+        with self._more:
+            self._broken = True
+            self._more.notify_all()
+
+    @property
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def pieces(self, waiting: Any) -> Iterator[tuple[int, int]]:
+        """Where it can be read next, and how many bytes."""
+        done = 0
+        while done < self.size:
+            with self._more:
+                there = self._more.wait_for(lambda: self._written > done or self._broken, PING_S)  # noqa: B023
+                if there and self._written <= done:
+                    raise Problem("its Docker engine broke off exporting the image", AGAIN)
+            if not there:
+                waiting()
+                continue
+            size = min(BLOCK, self._written - done)
+            yield done, size
+            done += size
 
     @property
     def media_type(self) -> str:
-        self.file.seek(0)
-        magic = self.file.read(4)
+        magic = os.pread(self._file.fileno(), 4, 0)
         kind = "+gzip" if magic[:2] == b"\x1f\x8b" else "+zstd" if magic == b"\x28\xb5\x2f\xfd" else ""
         return f"application/vnd.oci.image.layer.v1.tar{kind}"
 
@@ -259,16 +300,17 @@ def archive(config: bytes, blobs: list[dict[str, Any]], tags: list[str]) -> byte
 
 
 class Export:
-    """An image as its engine exports it, read once; layers can be had as soon as they have come by."""
+    """An image as its engine exports it, read once; a layer can be had as soon as it begins to come by."""
 
     def __init__(self, path: str, image: str, layers: list[str], first: int) -> None:
-        self._wanted = set(layers[first:])
-        self._known = set(layers)
-        self._all = layers
+        self._diffs = layers
+        self._first = first
+        self._chains = [chain(layers[: number + 1]) for number in range(len(layers))]
         self._layers: dict[str, Layer] = {}
-        # What is neither is a compressed layer, or a small file that describes the image.
-        self._large: dict[str, Layer] = {}
+        # Files whose name does not tell which layer they are; small ones may describe the image.
+        self._others: dict[str, Layer] = {}
         self._small: dict[str, bytes] = {}
+        self._last: Layer | None = None
         self._changed = threading.Condition()
         self._ended = False
         self._problem: Problem | None = None
@@ -294,11 +336,10 @@ class Export:
     def _wait(self, there: Any, waiting: Any) -> None:
         while True:
             with self._changed:
-                if there() or self._changed.wait_for(lambda: there() or self._ended, PING_S):
-                    if self._problem:
+                if self._changed.wait_for(lambda: there() or self._ended, PING_S):
+                    if not there() and self._problem:
                         raise self._problem
-                    if there() or self._ended:
-                        return
+                    return
             waiting()
 
     def _read(self, path: str, image: str) -> None:
@@ -308,7 +349,9 @@ class Export:
         except Problem as problem:
             self._problem = problem
         except Exception as error:
-            self._problem = Problem(f"its Docker engine broke off exporting the image ({error})", "run again")
+            self._problem = Problem(f"its Docker engine broke off exporting the image ({error})", AGAIN)
+        if self._problem and self._last is not None:
+            self._last.give_up()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -320,7 +363,7 @@ class Export:
         if answer.status != 200:
             said = answer.read().decode(errors="replace")
             raise Problem(f"its Docker engine cannot export the image: {_message(said) or said.strip()}")
-        with tarfile.open(fileobj=answer, mode="r|") as archive:
+        with tarfile.open(fileobj=answer, mode="r|", bufsize=BLOCK) as archive:
             for member in archive:
                 if member.isfile():
                     content = archive.extractfile(member)
@@ -328,33 +371,59 @@ class Export:
                     self._keep(member.name, content, member.size)
 
     def _keep(self, name: str, content: Any, size: int) -> None:
-        digest = hashlib.sha256()
-        file = tempfile.TemporaryFile(dir=spool())  # noqa: SIM115
-        while block := content.read(BLOCK):
-            digest.update(block)
-            file.write(block)
-        found = f"sha256:{digest.hexdigest()}"
-        layer = Layer(file, found, size)
-        if found in self._wanted:
-            with self._changed:
-                self._layers[found] = layer
-                self._changed.notify_all()
-        elif found not in self._known:
-            self._large[name] = layer
+        number = self._number(name)
+        if number is not None and number < self._first:
+            return  # it is everywhere already
+        diff = None if number is None else self._diffs[number]
+        by_name = f"sha256:{name[len(BLOBS) :]}" if name.startswith(BLOBS) else None
+        layer = Layer(by_name or diff or "", size)
+        if diff is None:
+            layer.fill(content)
+            self._others[name] = layer
             if size <= SMALL:
-                file.seek(0)
-                self._small[name] = file.read()
+                self._small[name] = os.pread(layer.fileno, size, 0)
+            return
+        self._last = layer
+        with self._changed:
+            self._layers[diff] = layer
+            self._changed.notify_all()
+        layer.fill(content)
+
+    def _number(self, name: str) -> int | None:
+        """Which layer a file is, the highest where it is several; None where its name does not tell."""
+        if name.startswith(BLOBS):
+            diff = f"sha256:{name[len(BLOBS) :]}"
+            found = [number for number, one in enumerate(self._diffs) if one == diff]
+            return found[-1] if found else None
+        folder, _, last = name.rpartition("/")
+        about = self._small.get(f"{folder}/json")
+        return old_number(json.loads(about), self._chains) if last == "layer.tar" and about else None
 
     def _match(self) -> None:
-        """Find the configuration, and those layers whose digest says nothing: they are compressed."""
+        """Find the configuration, and the layers whose names did not tell which they are."""
         (manifest,) = json.loads(self._small["manifest.json"])
         self.config = self._small[manifest["Config"]]
-        for number, diff in enumerate(json.loads(self.config)["rootfs"]["diff_ids"]):
-            name = manifest["Layers"][number]
-            if diff in self._wanted and diff not in self._layers and name in self._large:
-                self._layers[diff] = self._large[name]
-        if missing := self._wanted - set(self._layers):
+        for diff, name in list(zip(self._diffs, manifest["Layers"]))[self._first :]:  # noqa: B905 (Python 3.8)
+            if diff not in self._layers and name in self._others:
+                layer = self._others[name]
+                layer.digest = layer.digest or diff
+                self._layers[diff] = layer
+        if missing := set(self._diffs[self._first :]) - set(self._layers):
             raise Problem(f"its Docker engine exports the image without its layer {min(missing)}")
+
+
+def old_number(about: dict[str, Any], chains: list[str]) -> int | None:
+    """Which layer a folder of an export is, as engines before 25 wrote them: its name is a digest of what is told about
+    it and of the id of the layers up to it; of the uppermost more is told."""
+    rest = {key: value for key, value in about.items() if key not in ("id", "parent", "os")}
+    if "parent" in about:
+        rest["parent"] = f"sha256:{about['parent']}"
+    for number, one in enumerate(chains):
+        told = {**rest, "layer_id": one}
+        text = json.dumps({key: told[key] for key in sorted(told)}, separators=(",", ":"))
+        if sha256(text.encode()) == f"sha256:{about['id']}":
+            return number
+    return len(chains) - 1 if "config" in about else None
 
 
 def spool() -> str:
@@ -380,9 +449,26 @@ class Next:
             while data:
                 data = data[os.write(1, data) :]
         except OSError as error:
-            raise Problem(
-                f"the connection to the node after it broke: {error.strerror or error}", AGAIN, neighbour=True
-            ) from None
+            raise self._broken(error) from None
+
+    def send_from(self, file: int, start: int, size: int) -> None:
+        """A piece of a file, within the kernel where it can do that."""
+        if self._connection is None and not hasattr(os, "splice"):
+            self.send(os.pread(file, size, start))
+            return
+        try:
+            while size:
+                if self._connection is not None:
+                    sent = os.sendfile(self._connection.fileno(), file, start, size)
+                else:
+                    sent = os.splice(file, 1, size, offset_src=start)
+                start, size = start + sent, size - sent
+        except OSError as error:
+            raise self._broken(error) from None
+
+    def _broken(self, error: OSError) -> Problem:
+        why = error.strerror or str(error)
+        return Problem(f"the connection to the node after it broke: {why}", AGAIN, neighbour=True)
 
 
 def link(address: str, port: int, token: str) -> socket.socket | None:
@@ -392,7 +478,9 @@ def link(address: str, port: int, token: str) -> socket.socket | None:
         made.sendall(token.encode())
         if made.recv(1) != b"y":
             return None
-        made.settimeout(SILENCE_S)
+        # Its own timeouts would have the kernel's calls return early.
+        made.settimeout(None)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(SILENCE_S), 0))
         return made
     except OSError:
         return None
@@ -452,10 +540,13 @@ class Courier:
         if self.job["listen"]:
             with contextlib.suppress(OSError):  # the cluster's file may name an address of somewhere else
                 door = Door(self.job["listen"], self.job["token"])
+        export = None
         if self.job["export"] is None:
             room(self.job["root"], self.job["needed"], "the image")
         else:
             room(spool(), self.job["needed"], "the image on its way")
+            # The engine takes its time until it begins: meanwhile the nodes find each other.
+            export = Export(path, self.job["export"], self.layers, self.have)
         tell(event="ready", port=door.port if door else None)
         ahead = json.loads(stdin.readline() or "null")
         if ahead:
@@ -468,9 +559,9 @@ class Courier:
             os._exit(1)
         if go["stdout"] is not None:
             self.outputs.append(Next(go["stdout"], None))
-        if self.job["export"] is not None:
+        if export is not None:
             threading.Thread(target=_end_with, args=(stdin,), daemon=True).start()
-            self.give(path)
+            self.give(export)
         elif go["upstream"]:
             threading.Thread(target=_end_with, args=(stdin,), daemon=True).start()
             assert door is not None
@@ -481,8 +572,7 @@ class Courier:
 
     # -- from the engine --
 
-    def give(self, path: str) -> None:
-        export = Export(path, self.job["export"], self.layers, self.have)
+    def give(self, export: Export) -> None:
         if self.job["oci"]:
             export.whole(self.ping)
         for number in range(self.have, len(self.layers)):
@@ -512,11 +602,11 @@ class Courier:
         said = json.dumps({"layer": number, "bytes": total}).encode() + b"\n"
         for one in outputs:
             one.send(said + head)
+        # Within a frame there is no room for a sign of life.
         if layer is not None:
-            layer.file.seek(0)
-            while block := layer.file.read(BLOCK):
+            for start, length in layer.pieces(lambda: None):
                 for one in outputs:
-                    one.send(block)
+                    one.send_from(layer.fileno, start, length)
         for one in outputs:
             one.send(padding + END_OF_ARCHIVE)
 

@@ -7,6 +7,7 @@ is crossed once; where one cannot be reached from the node before it, the contro
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.resources
 import json
 import os
@@ -28,6 +29,8 @@ from lanes.hosts import Host
 
 TICK_S = 0.5
 GRACE_S = 3.0
+PIPE = 1 << 20
+"""Bytes that a pipe may hold, where the system allows as much."""
 NEWS_OF_CAUSE_S = 20.0
 """So long after a broken connection the node that broke it may be heard of: ssh notices in 15 s."""
 _BOOT = (
@@ -162,7 +165,12 @@ class _Transfer:
 def _pump(stream: IO[bytes], outputs: Sequence[IO[bytes]]) -> None:
     """Give to each what comes from the stream."""
     with stream, contextlib.suppress(OSError, ValueError):
-        while block := stream.read(1 << 20):
+        if len(outputs) == 1 and hasattr(os, "splice"):
+            # From pipe to pipe within the kernel.
+            while os.splice(stream.fileno(), outputs[0].fileno(), PIPE):
+                pass
+            return
+        while block := stream.read(PIPE):
             for output in outputs:
                 view = memoryview(block)
                 while view:
@@ -217,6 +225,10 @@ class _Courier:
         self.events: IO[bytes] = self.process.stderr
         self.stream = self.process.stdout
         """What it sends on, until somebody reads it."""
+        for pipe in (self.stdin, self.stream):
+            with contextlib.suppress(OSError):
+                if pipe is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
+                    fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE)
         program = importlib.resources.files(__package__).joinpath("courier.py").read_bytes()
         self._write(f"{len(program)}\n".encode() + program)
         self.say(job)

@@ -49,17 +49,17 @@ class Held:
         )
 
 
-def held(engine: docker.DockerClient, reference: str) -> Held | None:
+def inspect(engine: docker.DockerClient, reference: str) -> Held | None:
     """The image of this name, digest or id; None where there is none."""
     import docker.errors
 
     try:
-        return _held(_inspect(engine, reference))
+        return _held(_told(engine, reference))
     except docker.errors.ImageNotFound:
         return None
 
 
-def _inspect(engine: docker.DockerClient, reference: str) -> dict[str, Any]:
+def _told(engine: docker.DockerClient, reference: str) -> dict[str, Any]:
     told: dict[str, Any] = engine.api.inspect_image(reference)  # type: ignore[no-untyped-call]
     return told
 
@@ -88,7 +88,7 @@ def common(engine: docker.DockerClient, layers: Sequence[str]) -> int:
     most = 0
     for one in engine.api.images(all=True, quiet=True):
         try:
-            other = _held(_inspect(engine, one)).layers
+            other = _held(_told(engine, one)).layers
         except docker.errors.ImageNotFound:
             continue  # removed meanwhile
         shared = next(
