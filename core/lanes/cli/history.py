@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lanes._version import __version__
-from lanes.cli import output
+from lanes.cli import exchange, output
 
 if TYPE_CHECKING:
     from lanes.results.store import Store
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @output.as_json
 @click.pass_context
 def command(ctx: click.Context, limit: int, as_json: bool) -> None:
-    """List past runs, the newest first. `lanes history show RUN` shows one."""
+    """List past runs, the newest first. `lanes history show RUN` shows one; `export` and `import` exchange them."""
     if ctx.invoked_subcommand is not None:
         return
     from lanes import paths
@@ -66,6 +66,10 @@ def _headline(cells: list[dict[str, Any]]) -> tuple[str, str, str]:
         interval(prefill) if prefill else "",
         interval(decode) if decode else "",
     )
+
+
+command.add_command(exchange.export)
+command.add_command(exchange.take_in)
 
 
 @command.command("show")

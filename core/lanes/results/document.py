@@ -97,15 +97,16 @@ def _apply(document: dict[str, Any], event: Event) -> None:
     elif event.kind == "run-end":
         document.update(status="done", ended_at=event.at, exit_code=data["exit_code"])
     elif event.kind == "new-lane":
-        document["lanes"].append(_new_lane() | data)
+        document["lanes"].append(empty_lane() | data)
     elif "lane" in data and event.kind != REQUESTS:
         index = data.pop("lane")
         while len(document["lanes"]) <= index:
-            document["lanes"].append(_new_lane())
+            document["lanes"].append(empty_lane())
         _apply_to_lane(document["lanes"][index], event, data)
 
 
-def _new_lane() -> dict[str, Any]:
+def empty_lane() -> dict[str, Any]:
+    """A lane of which nothing is known yet."""
     return {
         "name": "unknown",
         "engine": None,

@@ -121,6 +121,30 @@ class Store:
                 self._db.execute("COMMIT")
         self.append(run, "run-resumed")
 
+    def keep(self, document: dict[str, Any], owner: Owner) -> str:
+        """Take in a document that was made elsewhere, as a run of its own; return its id."""
+        provenance = document.get("provenance") or {"by": "lanes", "source": f"run {document['run']}"}
+        run = self.begin(owner, command="import", provenance=provenance)
+        for index, lane in enumerate(document["lanes"]):
+            apart = ("instruments", "boot", "attempts", "staging")
+            self.append(
+                run, "new-lane", **{k: v for k, v in lane.items() if k not in apart and v is not None}
+            )
+            for instrument in lane["instruments"]:
+                of = {"lane": index, "instrument": instrument["name"]}
+                self.append(run, "instrument", **of, plan=instrument["plan"])
+                for cell in instrument["cells"]:
+                    for one in cell["passes"]:
+                        self.append(run, "pass", **of, cell=one["cell"], measured=one)
+                    self.append(run, "cell", **of, cell={**cell, "passes": []})
+                for row in instrument.get("rows") or ():
+                    self.append(run, "row", **of, row=row)
+                status = instrument.get("status") or "done"
+                self.append(run, "instrument-end", **of, status=status, reason=instrument.get("reason"))
+            self.append(run, "lane-end", lane=index, status=lane["status"], reason=lane["reason"])
+        self.end(run, exit_code=None)
+        return run
+
     def append(self, run: str, kind: str, **data: Any) -> None:
         """Write one event of a run; it is on disk when this returns."""
         with self._told("written"):
