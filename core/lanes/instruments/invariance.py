@@ -209,17 +209,17 @@ def row(size: int, found: Sequence[Compared], sure: bool = True) -> Row:
     proves nothing."""
     differing = [one for one in found if not one.identical]
     figures = {
-        "prompts": float(len(found)),
-        "identical": float(len(found) - len(differing)),
-        "at_once": statistics.median(one.at_once for one in found),
+        "prompts": len(found),
+        "identical": len(found) - len(differing),
+        "at_once": statistics.median_low(one.at_once for one in found),
     }
     notes = []
     if differing:
         shortest = min(differing, key=lambda one: one.chars)
-        figures["common_chars"] = float(shortest.chars)
+        figures["common_chars"] = shortest.chars
         where = f"{shortest.chars:,} characters"
         if shortest.tokens is not None:
-            figures["common_tokens"] = shortest.tokens
+            figures["common_tokens"] = round(shortest.tokens)
             where = f"{shortest.tokens:,.0f} tokens ({where})"
         status = "differs"
         count = f"{len(differing)} of {len(found)} answers differ" if len(found) > 1 else "the answer differs"

@@ -178,7 +178,7 @@ class _Survival:
 
 def _row(tried: Tried, kept: dict[str, Any], reason: str | None, within: bool = True, **evidence: Any) -> Row:
     """The row of a step. A polite refusal counts against the server only where the prompt fits its context."""
-    figures: dict[str, float] = {"prompt_tokens": float(tried.tokens)}
+    figures: dict[str, float] = {"prompt_tokens": tried.tokens}
     first = tried.streams[0] if tried.streams else None
     if first is not None and first.ok:
         figures |= {n: v for n, v in (("ttft_s", ttft_s(first)), ("prefill_tps", prefill_tps(first))) if v}

@@ -148,8 +148,8 @@ class _Bisection:
                 fault=True,
                 reason=reason or f"{smallest:,} tokens kill, {self._survived:,} do not",
                 figures={
-                    "prompt_tokens": float(smallest),
-                    "survived_tokens": float(self._survived),
+                    "prompt_tokens": smallest,
+                    "survived_tokens": self._survived,
                 },
                 evidence={
                     "attempts": list(self._attempts),
