@@ -155,6 +155,26 @@ def test_a_cause_is_named_when_one_thing_differs_and_not_when_two_do():
     assert [d.factor for d in found.differences] == ["speed", "other"]
 
 
+def test_clocks_that_differ_are_a_cause_too():
+    def clocked(mhz_b):
+        documents = copy.deepcopy(fast_and_slow())
+        for document in documents:
+            for one, mhz, watts in zip(document["lanes"], (1500.0, mhz_b), (300.0, 600.0), strict=True):
+                cell = one["instruments"][0]["cells"][0]
+                cell["server_metrics"] = {"gpu_clock_mhz": interval(mhz), "gpu_power_w": interval(watts)}
+        return compare(documents)
+
+    found = clocked(1980.0)
+    assert [d.factor for d in found.differences] == ["gpu clock", "speed"]
+    assert [v.cause for v in found.verdicts if v.metric == "decode_tps"] == [None]
+    # Clocks are never quite the same: a percent is no difference.
+    alike = clocked(1510.0)
+    assert [d.factor for d in alike.differences] == ["speed"]
+    assert [v.cause for v in alike.verdicts if v.metric == "decode_tps"] == ["speed 1 -> 2"]
+    (watt,) = [c for c in alike.choices if c.shape == "per watt"]
+    assert watt.lanes == ("speed=1", "speed=2")
+
+
 def test_no_cause_is_named_where_it_is_not_told_what_the_lanes_are():
     documents = fast_and_slow()
     for document in documents:

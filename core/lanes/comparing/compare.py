@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from lanes.comparing import choices, doubts, factors, grouping, overview, pairing
 from lanes.comparing.comparison import Comparison
 from lanes.comparing.grouping import Launch
@@ -39,10 +41,11 @@ def compare(
     # Lanes stand in the order in which they were named, those of an A/B as A and B.
     shown.sort(key=lambda one: (_place(one, only), one.block[2] if one.block else ""))
     groups = grouping.by_factor(shown, by) if by is not None else grouping.by_lane(shown)
-    summaries = [summary(group) for group in groups]
+    summed = [summary(group) for group in groups]
+    sides = factors.with_clocks([one.side for one in summed])
+    summaries = [evolve(one, side=side) for one, side in zip(summed, sides, strict=True)]
     found = pairing.verdicts(summaries, margin, floors or {}, figures or _agreed(documents))
-    plain = [one.side for one in summaries]
-    sides = [pairing.with_best(side, plain, found) for side in plain]
+    sides = [pairing.with_best(side, sides, found) for side in sides]
     columns = overview.columns(sides)
     return Comparison(
         sides=tuple(sides),

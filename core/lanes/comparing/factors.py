@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lanes.comparing.comparison import Difference
+from attrs import evolve
+
+from lanes.comparing.comparison import Difference, Side
 
 _CONCEPTS = {
     "context": ("context_length", "context", "max_model_len"),
@@ -30,6 +33,7 @@ _UNIVERSAL = (
     "image",
     "nodes",
     "gpu",
+    "gpu clock",
     "driver",
     "host",
     "instrument version",
@@ -89,6 +93,27 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_CLOCKS = 0.02
+"""Clocks that are closer than that do not differ."""
+
+
+def with_clocks(sides: Sequence[Side]) -> list[Side]:
+    """The lanes with the clock of their GPUs among their factors, where clocks differ."""
+    clocks = {
+        side.name: statistics.median(held)
+        for side in sides
+        if (held := [p.figures["gpu_clock_mhz"].median for p in side.points if "gpu_clock_mhz" in p.figures])
+    }
+    if not clocks or max(clocks.values()) <= min(clocks.values()) * (1 + _CLOCKS):
+        return list(sides)
+    return [
+        evolve(side, factors={**side.factors, "gpu clock": f"{clocks[side.name]:.0f} MHz"})
+        if side.name in clocks
+        else side
+        for side in sides
+    ]
 
 
 def differences(lanes: Sequence[tuple[str, Mapping[str, str]]]) -> tuple[Difference, ...]:

@@ -44,7 +44,7 @@ def readings(launch: Launch) -> Iterator[Reading]:
                 status=cell["status"],
                 reason=cell["reason"],
                 counts=cell["status"] == "ok",
-                metrics=cell["metrics"],
+                metrics={**cell["metrics"], **_gpu(cell)},
                 cell={key: cell[key] for key in CELL_KEY if key in cell},
                 notes=tuple(cell["notes"]),
                 version=version,
@@ -64,6 +64,12 @@ def readings(launch: Launch) -> Iterator[Reading]:
                 notes=(),
                 version=version,
             )
+
+
+def _gpu(cell: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    """What its GPUs told meanwhile: power, energy, clocks."""
+    told: Mapping[str, Mapping[str, float]] = cell.get("server_metrics") or {}
+    return {name: figure for name, figure in told.items() if name.startswith("gpu_")}
 
 
 def _interval(value: Any) -> dict[str, float] | None:
