@@ -446,6 +446,12 @@ def test_a_rate_that_falls_to_a_sixth_is_named_once_and_so_is_its_return():
     assert said[1].endswith("/s again")
 
 
+def test_a_rate_that_falls_soon_after_the_first_window_is_named():
+    said = rate_of((11, 12), (30, 1.7))
+    assert len(said) == 1
+    assert said[0].startswith("the rate has collapsed from 12.6 MB/s to ")
+
+
 def test_a_rate_that_halves_or_was_never_high_is_no_collapse():
     assert rate_of((60, 300), (60, 150), (60, 100)) == []
     assert (

@@ -4,14 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 _ASKING = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 
+_asked: object = None
+"""The event loop that was asked to end."""
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _asked
+    # Inside a loop between two steps: raised anywhere, it may end in a task or a callback that swallows it.
+    loop = _running_loop()
+    if loop is None or loop is _asked:
+        raise KeyboardInterrupt
+    _asked = loop
+    loop.call_soon_threadsafe(_end)
+
+
+def _end() -> None:
     raise KeyboardInterrupt
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    if "asyncio" not in sys.modules:
+        return None
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def install() -> None:

@@ -28,6 +28,9 @@ from lanes.executors.keeper import write_json
 from lanes.owners import Owner
 from lanes.types import Endpoint, StopPlan
 
+_OF_A_STOP = ("stopped", "vanished")
+"""How ranks end that somebody stops: one whose keeper hangs is killed."""
+
 KEPT = 20
 """How many ended lanes keep their folder, for their logs."""
 
@@ -140,7 +143,13 @@ def standing(record: Record) -> Standing:
     if record.detached:
         if not ended and alive:
             return Standing(state="serving", sentence="serving")
-        how = "; ".join(f"rank {rank}: {one.sentence()}" for rank, one in ended.items()) or unasked
+        stopped = any(one.reason == "stopped" for one in ended.values())
+        died = {rank: one for rank, one in ended.items() if not (stopped and one.reason in _OF_A_STOP)}
+        if stopped and not died:
+            left = unasked or ("its processes still run" if alive else "its processes were stopped")
+            state = "orphaned" if alive or unasked else "interrupted"
+            return Standing(state=state, sentence=f"`lanes stop` has not finished; {left}")
+        how = "; ".join(f"rank {rank}: {one.sentence()}" for rank, one in died.items()) or unasked
         return Standing(state="died", sentence=f"died while serving: {how or 'its processes are gone'}")
     how = "ended" if record.phase == "stopping" else "was killed"
     killed = f"lanes (pid {record.owner.pid}) {how} while {record.phase}"

@@ -27,6 +27,9 @@ OWNER = "lanes.owner"
 LANE = "lanes.lane"
 RANK = "lanes.rank"
 
+REMOVED = "removed"
+"""A file in a rank's folder: its keeper saw the container go."""
+
 ENVIRONMENT = "LANES_CONTAINER_ENV"
 """In the keeper's environment: the container's own, as JSON, so that it is never on disk."""
 
@@ -281,9 +284,11 @@ def _labelled(engine: docker.DockerClient, owner: str) -> list[Any]:
 
 
 def _hosts(folder: Path) -> list[Host]:
-    """The hosts on which ranks of the lane were to run in containers."""
+    """The hosts on which containers of the lane may be left."""
     found: dict[Host, None] = {}
     for file in sorted(folder.glob("rank*/process.json")):
+        if file.with_name(REMOVED).exists():
+            continue
         with contextlib.suppress(OSError, ValueError):
             spec = json.loads(file.read_text(encoding="utf-8"))
             if "container" in spec:

@@ -71,6 +71,7 @@ class ContainerKeeper:
         self.record(**{**self.how, **({} if self.reason == "exited" else {"reason": self.reason})})
         with contextlib.suppress(Exception):
             self.made.remove(force=True, v=True)
+            (self.folder / docker.REMOVED).touch()
         self.line.close()
 
     def connect(self) -> Any:
@@ -123,7 +124,7 @@ class ContainerKeeper:
                 if how is None:
                     time.sleep(POLL_S)
                     # An engine that ends breaks the connection too, and may take the container with it.
-                    cut_off = cut_off or hosts.leads_on(self.socket)
+                    cut_off = cut_off or self.host.ssh is None or hosts.leads_on(self.socket)
                     how = self.reconnect()
                     cut_off = cut_off and self.made.status != "running"
             if how is not None:
@@ -136,9 +137,9 @@ class ContainerKeeper:
         self.made.reload()
         how = docker.ended(self.made.attrs["State"])
         if self.reason == "exited" and not cut_off:
-            # An engine that is being shut down ends its containers first.
-            time.sleep(POLL_S)
-            self.made.reload()
+            # One that is being shut down takes no more connections, and then ends its containers.
+            with docker.connected(self.host, self.socket):
+                pass
         if not cut_off:
             return how
         where = hosts.name(self.host)

@@ -38,6 +38,8 @@ MARK = "LANES_LANE"
 PORTS = (20000, 32768)
 """Those that a lane takes on other machines: below what Linux uses for connections that go out."""
 
+KEEPERS_S = 5.0
+
 _LISTENS = "0A"
 """The state of a socket that listens, in /proc/net/tcp."""
 
@@ -337,6 +339,8 @@ def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pids["pid"], getattr(signal, plan.signal))
             _wait_for_end(own, plan.patience_s, hurry)
+    # A keeper that has written down the end has but a container to remove.
+    _wait_until(lambda: not _keepers(folder), KEEPERS_S, hurry)
     for _ in range(100):
         left = survivors(folder)
         if not left:
@@ -377,9 +381,22 @@ def _ranks(folder: Path) -> set[int]:
 
 
 def _wait_for_end(own: Path, patience_s: float, hurry: Callable[[], bool]) -> None:
+    _wait_until(lambda: how_ended(own) is not None, patience_s, hurry)
+
+
+def _wait_until(done: Callable[[], bool], patience_s: float, hurry: Callable[[], bool]) -> None:
     deadline = time.monotonic() + patience_s
-    while how_ended(own) is None and time.monotonic() < deadline and not hurry():
+    while not done() and time.monotonic() < deadline and not hurry():
         time.sleep(0.05)
+
+
+def _keepers(folder: Path) -> bool:
+    """Whether a keeper lives whose process has ended."""
+    for own in folder.glob("rank*"):
+        pids = _read(own / "pid.json")
+        if pids is not None and (own / "exit.json").exists() and _lives(pids["keeper"], pids["keeper_born"]):
+            return True
+    return False
 
 
 def images(folder: Path) -> dict[str, Any]:

@@ -98,7 +98,8 @@ class Rate:
 
     @property
     def usual(self) -> float | None:
-        return statistics.median(self._past) if self._past else None
+        # Of the two in the middle the higher: in a window in which the rate fell, it was not the usual one.
+        return statistics.median_high(self._past) if self._past else None
 
     def judge(self) -> str | None:
         """What to say when the rate has just collapsed, or has come back."""
