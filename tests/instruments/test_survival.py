@@ -202,6 +202,25 @@ def test_a_server_that_dies_in_a_burst(drive):
     ]
 
 
+def test_a_server_that_dies_of_tools_at_once(drive):
+    """No length is to blame, and nothing can be bisected."""
+    with ScriptedServer(context=4096) as server:
+
+        def script(number: int, body: Mapping[str, Any]) -> Script:
+            if "tools" in body:
+                threading.Thread(target=server.stop).start()
+                return Script(stall_after=0)
+            return Script()
+
+        server.script = script
+        seen = drive(survival, server.url, BISECT)
+    what = "a short prompt: an agent's prompt with tools and their results"
+    assert seen.measured.status == "unmeasurable"
+    assert seen.measured.reason.startswith(f"crashes with {what}: ")
+    assert seen.faults == {what: "crashed"} and list(seen.rows) == [what]
+    assert "tools" in json.loads((seen.folder / "request1.json").read_text())
+
+
 def test_lengths_are_met_without_a_tokenizer(drive):
     with ScriptedServer(context=8192, tokenizer=False) as server:
         seen = drive(survival, server.url, QUICK, dialect={"tokenize_path": None})

@@ -73,7 +73,7 @@ def run(context: Context) -> Measured:
         _row(killed, survival.keep(killed), said.reason, causes=[c.name for c in said.causes], log=said.log)
     )
     smallest = killed
-    if options.bisect and killed.step.streams == 1:
+    if options.bisect and killed.step.tokens and killed.step.streams == 1:
         smallest = survival_bisect.narrow(
             context,
             survival.trial,
@@ -104,11 +104,11 @@ class _Survival:
         """Return the step that killed the server, or None, with what else there is to say in `measured`."""
         context, options, trial = self._context, self._options, self.trial
         context.progress("asking in an agent's shape")
-        step = Step(tokens=_LEAST)
         try:
             reason = await trial.prepare()
         except Crashed as crash:
-            return Tried(step=step, status="crashed", tokens=_LEAST, reason=str(crash))
+            step = Step(tokens=0, shape=trial.shape.name)
+            return Tried(step=step, status="crashed", tokens=0, reason=str(crash), bodies=trial.asked)
         self._told(trial)
         if reason is not None:
             self.measured = Measured(status="failed", reason=f"no prompt is answered: {reason}")
@@ -178,7 +178,7 @@ class _Survival:
 
 def _row(tried: Tried, kept: dict[str, Any], reason: str | None, within: bool = True, **evidence: Any) -> Row:
     """The row of a step. A polite refusal counts against the server only where the prompt fits its context."""
-    figures: dict[str, float] = {"prompt_tokens": tried.tokens}
+    figures: dict[str, float] = {"prompt_tokens": tried.tokens} if tried.tokens else {}
     first = tried.streams[0] if tried.streams else None
     if first is not None and first.ok:
         figures |= {n: v for n, v in (("ttft_s", ttft_s(first)), ("prefill_tps", prefill_tps(first))) if v}

@@ -23,12 +23,15 @@ _QUESTIONS = 2
 
 @frozen(kw_only=True)
 class Step:
-    """So many prompts of so many tokens at once."""
+    """So many prompts of so many tokens at once; or, by the name of its `shape`, a first short prompt."""
 
     tokens: int
     streams: int = 1
+    shape: str | None = None
 
     def __str__(self) -> str:
+        if self.shape:
+            return f"a short prompt: {self.shape}"
         if self.streams > 1:
             return f"{self.streams} prompts of {self.tokens:,} tokens at once"
         return f"{self.tokens:,} tokens"
@@ -36,7 +39,7 @@ class Step:
     @property
     def where(self) -> str:
         """Where it happens, as in "crashes at 9,216 tokens"."""
-        return f"with {self}" if self.streams > 1 else f"at {self}"
+        return f"with {self}" if self.streams > 1 or self.shape else f"at {self}"
 
 
 @frozen(kw_only=True)
@@ -76,6 +79,8 @@ class Trial:
         )
         self.shape: Shape = SHAPES[0]
         self.refused: list[tuple[Shape, Stream]] = []
+        self.asked: tuple[dict[str, Any], ...] = ()
+        """The last request by which it learned."""
         self._answer, self._patience_s, self._number = answer, patience_s, number
         self._seed = f"{context.plan.comparison}/{context.plan.block}/survival/{number}"
         self._prompts = 0
@@ -101,7 +106,8 @@ class Trial:
         return said
 
     async def _ask_shaped(self, text: str) -> Stream:
-        return await self.session.client.chat(self._body(text, 1))
+        self.asked = (self._body(text, 1),)
+        return await self.session.client.chat(self.asked[0])
 
     def _body(self, text: str, tokens: int) -> dict[str, Any]:
         return self.session.form.body("", tokens) | dict(self.shape.fields(text))
