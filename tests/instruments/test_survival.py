@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -105,6 +107,57 @@ def test_a_real_process_that_dies_above_8192_tokens_is_named_diagnosed_and_bisec
     assert "a prompt of 8193 tokens" in (kept / "rank0.log").read_text()
     shown = echo("history", "show", ran.json["run"]).said
     assert "unmeasurable: crashes at 8,193 tokens" in shown
+
+
+STAND_IN = """
+import os, sys, threading
+from lanes.testing.scripted import Script, ScriptedServer, count_tokens
+
+def script(number, body):
+    if sum(count_tokens(m["content"]) for m in body["messages"]) + 10 > 9215:
+        print("tensor-parallel peer failed: RoCE proxy failed: two-shot op 812 abandoned: kernel timed out at seq 40961",
+              file=sys.stderr, flush=True)
+        os._exit(1)
+    return Script()
+
+ScriptedServer(script, port=int(sys.argv[1]), models=("m",), context=16384).start()
+threading.Event().wait()
+"""
+
+
+def test_the_seeds_flare_lane_is_named_as_in_its_table(lanes, tmp_path):
+    """Its engine's own plugin says why, from the log; without a tokenizer the length is nearly met."""
+    pytest.importorskip("lanes_flare")
+    (tmp_path / "flare.py").write_text(STAND_IN)
+    recipe = tmp_path / "flare.toml"
+    recipe.write_text(
+        'name = "flare"\nengine = "flare"\n[model]\nname = "m"\npath = "/models/m"\n[options]\nhealth = "/health"\n'
+        f'command = ["{sys.executable}", "{tmp_path}/flare.py", "{{port}}"]\n'
+    )
+    run = (
+        "run",
+        "--recipe",
+        str(recipe),
+        "--despite",
+        "sm",
+        "--instrument",
+        "survival",
+        "--bisect",
+        "--json",
+    )
+    (lane,) = lanes(*run, timeout=180).json["lanes"]
+    found = re.fullmatch(
+        r"crashes at (\d,\d{3}) tokens: the process exited with code 1 while measuring: the ranks' exchange over RoCE "
+        r"timed out and ended FLARE; .*",
+        lane["reason"],
+    )
+    assert lane["status"] == "unmeasurable" and found, lane["reason"]
+    assert int(found[1].replace(",", "")) == pytest.approx(9216, rel=0.02)
+    assert "try another revision of the package, or another engine" in lane["next_step"]
+    died = next(row for row in lane["instruments"][0]["rows"] if row["status"] == "crashed")
+    assert died["evidence"]["causes"][0] == "roce-crash"
+    last = lane["instruments"][0]["rows"][-1]
+    assert last["reason"].endswith(", by estimates: the server has no tokenizer")
 
 
 def test_a_real_process_that_leaks_its_places_hangs(echo):

@@ -141,12 +141,13 @@ class _Bisection:
 
     def _row(self, status: str, reason: str | None = None) -> None:
         smallest = self._smallest.tokens
+        about = "" if self._like.session.ruler.tokenizes else ", by estimates: the server has no tokenizer"
         self._context.row(
             Row(
                 name=ROW,
                 status=status,
                 fault=True,
-                reason=reason or f"{smallest:,} tokens kill, {self._survived:,} do not",
+                reason=reason or f"{smallest:,} tokens kill, {self._survived:,} do not{about}",
                 figures={
                     "prompt_tokens": smallest,
                     "survived_tokens": self._survived,
