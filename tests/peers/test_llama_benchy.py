@@ -158,11 +158,11 @@ def test_ctrl_c_ends_it_and_keeps_the_cells_that_had_ended(lanes, wait_for, runn
     with ScriptedServer(PLAIN) as server:
         process = lanes.start(*ask(server, "--tg", "33,3000", "--with", "benchy.own=false", "--json"))
         wait_for(
-            lambda: any(one.body.get("max_tokens") == 3000 for one in server.answers), "the second cell", 60
+            lambda: any(one.body.get("max_tokens") == 3000 for one in server.answers), "the second cell", 120
         )
         assert running(server.url)
         process.send_signal(signal.SIGINT)
-        ran = lanes.finish(process, 40)
+        ran = lanes.finish(process, 90)
     assert ran.code == 130
     assert running(server.url) == []
     (document,) = lanes("history", "--json").json
@@ -174,7 +174,7 @@ def test_ctrl_c_ends_it_and_keeps_the_cells_that_had_ended(lanes, wait_for, runn
 def test_it_does_not_outlive_lanes(lanes, wait_for, running) -> None:
     with ScriptedServer(PLAIN) as server:
         process = lanes.start(*ask(server, "--tg", "3000", "--with", "benchy.own=false"))
-        wait_for(lambda: any(one.body.get("max_tokens") == 3000 for one in server.answers), "a request", 60)
+        wait_for(lambda: any(one.body.get("max_tokens") == 3000 for one in server.answers), "a request", 120)
         process.kill()
         process.wait()
         wait_for(lambda: not running(server.url), "the end of llama-benchy", 20)
@@ -187,10 +187,10 @@ def test_the_key_is_in_no_command_line_and_in_no_file(lanes, wait_for, running, 
         process = lanes.start(
             *ask(server, "--tg", "400", "--api-key-env", "SOME_KEY", "--with", "benchy.own=false")
         )
-        wait_for(lambda: any(one.body.get("max_tokens") == 400 for one in server.answers), "a request", 60)
+        wait_for(lambda: any(one.body.get("max_tokens") == 400 for one in server.answers), "a request", 120)
         assert running(server.url)
         assert running(key) == []
-        ran = lanes.finish(process, 60)
+        ran = lanes.finish(process, 90)
     assert ran.code == 0, ran.said
     assert key not in ran.said
     assert files_with(lanes.home, "llama-benchy")

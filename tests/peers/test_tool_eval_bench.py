@@ -94,9 +94,9 @@ def test_ctrl_c_keeps_what_ended_and_the_run_goes_on_later(lanes, wait_for, runn
 
     with ScriptedServer(script) as server:
         process = lanes.start(*ask(server, "--with", "tooleval.scenarios=TC-01,TC-02,TC-03"))
-        wait_for(ended, "a scenario", 60)
+        wait_for(ended, "a scenario", 120)
         process.send_signal(signal.SIGINT)
-        ran = lanes.finish(process, 40)
+        ran = lanes.finish(process, 90)
         assert running(server.url) == []
     assert ran.code == 130
     document, before = row()
@@ -149,10 +149,10 @@ def test_the_key_is_in_no_command_line_and_in_no_file(lanes, wait_for, running, 
     lanes.env["SOME_KEY"] = key
     with ScriptedServer(Script(ttft_s=0.5, tokens=20, finish="stop"), key=key) as server:
         process = lanes.start(*ask(server, "--api-key-env", "SOME_KEY", "--with", FEW))
-        wait_for(lambda: any(one.body.get("tools") for one in server.answers), "a request", 60)
+        wait_for(lambda: any(one.body.get("tools") for one in server.answers), "a request", 120)
         assert running(server.url)
         assert running(key) == []
-        ran = lanes.finish(process, 60)
+        ran = lanes.finish(process, 90)
     assert ran.code == 0, ran.said
     assert files_with(lanes.home, "tool-eval-bench")
     assert files_with(lanes.home, key) == []

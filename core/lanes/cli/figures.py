@@ -68,11 +68,9 @@ def _table(document: dict[str, Any], between: str) -> Table:
         return made
     made = output.table("lane", "cell", *columns.values(), "n>", "status")
     for lane in document["lanes"]:
-        cells = _cells(lane)
-        for cell in cells:
-            made.add_row(
-                lane["name"], cell_name(cell), *_figures(cell, columns, between), _status(cell, lane)
-            )
+        cells = _named(lane)
+        for name, cell in cells:
+            made.add_row(lane["name"], name, *_figures(cell, columns, between), _status(cell, lane))
         if not cells or lane["status"] not in ("measured", "running"):
             ended = f"{lane['status']}: {lane['reason']}{_attempts(lane)}"
             made.add_row(lane["name"], "", *[""] * len(columns), "", ended)
@@ -81,6 +79,15 @@ def _table(document: dict[str, Any], between: str) -> Table:
 
 def _cells(lane: dict[str, Any]) -> list[dict[str, Any]]:
     return [cell for instrument in lane["instruments"] for cell in instrument["cells"]]
+
+
+def _named(lane: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The lane's cells with their names, and whose they are where they are not the probe's."""
+    return [
+        (cell_name(cell) + ("" if instrument["name"] == "probe" else f" by {instrument['name']}"), cell)
+        for instrument in lane["instruments"]
+        for cell in instrument["cells"]
+    ]
 
 
 def _figures(cell: dict[str, Any], names: Iterable[str], between: str) -> Iterator[str]:
@@ -125,14 +132,14 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
     if any(c["metrics"] for lane in document["lanes"] for c in _cells(lane)):
         yield "Medians with 95% intervals over n passes within one launch; decode at c > 1 is one stream's."
     for lane in document["lanes"]:
-        cells = _cells(lane)
-        for note in dict.fromkeys(note for cell in cells for note in cell["notes"]):
-            held = [cell_name(cell) for cell in cells if note in cell["notes"]]
+        cells = _named(lane)
+        for note in dict.fromkeys(note for _, cell in cells for note in cell["notes"]):
+            held = [name for name, cell in cells if note in cell["notes"]]
             where = f", {', '.join(held)}" if len(held) < len(cells) else ""
             yield f"{lane['name']}{where}: {note}"
-        for cell in cells:
+        for name, cell in cells:
             if said := ", ".join(_beside(cell)):
-                yield f"{lane['name']}, {cell_name(cell)}: {said}"
+                yield f"{lane['name']}, {name}: {said}"
         if lane["next_step"]:
             yield f"{lane['name']}: {lane['next_step']}"
 

@@ -184,7 +184,10 @@ def run(
     other exception end it and its children, once it had the time to save what it has, and pass through.
     Raises `LaneError` when it printed and wrote nothing for `quiet_s` seconds.
     """
-    with (folder.path / log).open("wb") as output:
+    from lanes.interrupts import held_off
+
+    # A Ctrl-C just here would leave a program that nobody ends.
+    with (folder.path / log).open("wb") as output, held_off() as hurry:
         process = subprocess.Popen(
             argv,
             cwd=folder.path,
@@ -195,6 +198,8 @@ def run(
             start_new_session=True,
         )
     try:
+        if hurry():
+            raise KeyboardInterrupt
         seen, since = -1, time.monotonic()
         while process.poll() is None:
             watch()
@@ -203,7 +208,7 @@ def run(
                 seen, since = size, time.monotonic()
             elif time.monotonic() - since > quiet_s:
                 raise LaneError(
-                    f"{Path(argv[-1]).name if len(argv) == 1 else 'the program'} said nothing for {quiet_s:.0f} s",
+                    f"the program said nothing for {quiet_s:.0f} s",
                     "look whether the server still answers",
                 )
             with contextlib.suppress(subprocess.TimeoutExpired):
