@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 
 from lanes import checks, verdicts
+from lanes.observations import Observation
 from lanes.plugins import Plugins
 from lanes.types import Finding, Kind, Lane, Node, Verdict
 
@@ -48,9 +49,12 @@ def architectures() -> tuple[str, ...]:
     return tuple(names.values())
 
 
-def report(plugins: Plugins, engines: Sequence[str], archs: Sequence[str]) -> Iterator[Capability]:
-    """Ask each engine about each architecture. Raises UsageError for names that are not known."""
-    from lanes import nodes
+def report(
+    plugins: Plugins, engines: Sequence[str], archs: Sequence[str], seen: Sequence[Observation] = ()
+) -> Iterator[Capability]:
+    """Ask each engine about each architecture; `seen` is what was observed of lanes. Raises UsageError for names that
+    are not known."""
+    from lanes import nodes, observations
 
     asked: list[tuple[str, tuple[Node, ...]]] = [(arch, nodes.hypothetical(arch).nodes) for arch in archs]
     for name in engines:
@@ -58,6 +62,9 @@ def report(plugins: Plugins, engines: Sequence[str], archs: Sequence[str]) -> It
         for arch, place in asked:
             lane = Lane(name=name, engine=name, cluster=arch)
             found = checks.examine(engine, lane, place)
+            if seen:
+                version = engine.ask("lanes_engine").version
+                found = (*found, *observations.findings(seen, name, version, place))
             yield Capability(
                 engine=name,
                 arch=arch,

@@ -9,6 +9,7 @@
     calibration.json  what the benchmark's client was found to hold on this machine
     history.sqlite    the store: every run, as it happened
     artefacts/<run>/  files that instruments left beside it
+    observations/     what other sites saw of lanes
     staged/           model files that were joined from parts or copied
 """
 
@@ -48,6 +49,10 @@ def calibration() -> Path:
 
 def history() -> Path:
     return _home("data") / "history.sqlite"
+
+
+def observations() -> Path:
+    return _home("data") / "observations"
 
 
 def artefacts() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,19 +18,51 @@ if TYPE_CHECKING:
 @click.option("--arch", "archs", multiple=True, metavar="A", help="Only this architecture; may be repeated.")
 @click.option("--engine", "engines", multiple=True, metavar="E", help="Only this engine; may be repeated.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write what this history saw of lanes, for another site.",
+)
+@click.option("--by", help="With --export: who saw it (default: this machine's name).")
+@click.option(
+    "--import",
+    "taken",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Take in what another site saw: it counts as observed, with whose it is.",
+)
 @output.as_json
-def command(archs: tuple[str, ...], engines: tuple[str, ...], markdown: bool, as_json: bool) -> None:
+def command(
+    archs: tuple[str, ...],
+    engines: tuple[str, ...],
+    markdown: bool,
+    export: Path | None,
+    by: str | None,
+    taken: Path | None,
+    as_json: bool,
+) -> None:
     """Show which engine runs on which GPU architecture, why not, and how that is known.
 
     Needs no GPU: each engine is asked about hardware that need not be here. `lanes check RECIPE --arch A`
-    explains one lane; what only a recipe knows (sizes, options) is not asked here.
+    explains one lane; what only a recipe knows (sizes, options) is not asked here. A lane that was measured, here
+    or at a site whose file was imported, is an observation of its engine's version on that GPU.
     """
-    from lanes import capabilities
+    from lanes import capabilities, observations, paths
     from lanes.plugins import Plugins
 
+    if taken is not None:
+        count = observations.take_in(taken, paths.observations())
+        click.echo(f"{count} observations taken in from {taken}", err=True)
+        return
+    seen = observations.known(paths.history(), paths.observations())
+    if export is not None:
+        import socket
+
+        observations.write(export, seen, by or socket.gethostname())
+        click.echo(f"{len(seen)} observations written to {export}", err=True)
+        return
     plugins = Plugins()
     names = engines or tuple(p.name for p in plugins.engines if p.problem is None)
-    found = list(capabilities.report(plugins, names, archs or capabilities.architectures()))
+    found = list(capabilities.report(plugins, names, archs or capabilities.architectures(), seen))
     if as_json:
         output.print_json({"schema": "lanes.caps/1", "capabilities": [_data(one) for one in found]})
     elif markdown:

@@ -32,11 +32,16 @@ def command(
 
     Nothing is downloaded and nothing is started. Ends with 3 when it cannot run, or cannot be measured.
     """
-    from lanes import checks, describe, verdicts
+    from lanes import checks, describe, observations, paths, verdicts
     from lanes.cli import findings
 
     (bound,), (place,) = options.bind([], [recipe], None, settings, arch, cluster, node)
     found = checks.examine(bound.engine, bound.lane, place.nodes, allowed)
+    if (asked := bound.lane.recipe) is not None:
+        seen = observations.known(paths.history(), paths.observations())
+        version = bound.engine.ask("lanes_engine").version
+        name = bound.engine.name
+        found = (*found, *observations.findings(seen, name, version, place.nodes, asked.name, asked.image))
     judged = verdicts.judge(found, despite)
     if as_json:
         output.print_json(

@@ -169,7 +169,7 @@ def _sentence(one: Question, found: Judgement, shown: bool, count: int) -> str:
             f"{one.what}: no difference beyond {margin} between {one.name_b} and {one.name_a} ({seen}, {n})"
         )
     if found.word != "unresolved":
-        return f"{one.what}: {one.name_b} is {found.word} than {one.name_a} by {seen} ({n}, {chance})"
+        return f"{one.what}: {one.name_b} is {found.word} than {one.name_a}, {seen} ({n}, {chance})"
     if shown:
         why = f"launches of one and the same lane differ by {found.floor or 0:.1%} too"
     else:
