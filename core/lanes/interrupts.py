@@ -21,7 +21,7 @@ _asked: object = None
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     global _asked
-    # Inside a loop between two steps: raised anywhere, it may end in a task or a callback that swallows it.
+    # In a loop it is raised between two steps: within a task's, it would be told of as that task's failure.
     loop = _running_loop()
     if loop is None or loop is _asked:
         raise KeyboardInterrupt

@@ -41,6 +41,22 @@ def test_a_node_cut_off_while_it_is_claimed(scene, bed):
     scene.runs_again()
 
 
+def test_a_node_cut_off_while_its_image_is_asked_for(scene, bed):
+    bed.engines["n2"].pause()
+    try:
+        run = scene.start("run", *scene.QUICK)
+        scene.reach("staging")
+        with bed.cut_off("n2"):
+            bed.engines["n2"].go_on()
+            lane = scene.fails(run)
+    finally:
+        bed.engines["n2"].go_on()
+    assert lane["reason"].startswith("image lanes-test:1: ")
+    assert "n2" in lane["reason"]
+    assert "the claim on n2" in lane["next_step"]
+    scene.runs_again()
+
+
 def test_a_node_cut_off_while_others_are_launched(scene, bed, containers):
     run = scene.start("run", *LOADS, *scene.QUICK)
     scene.reach("launching")

@@ -71,7 +71,7 @@ def test_the_next_run_at_once_after_kill_9_of_the_controller(scene, bed, phase):
     if phase == "stopping":
         scene.reach("measuring")
         bed.engines["n2"].pause()
-        run.send_signal(signal.SIGINT)
+        run.send_signal(signal.SIGTERM)
     try:
         scene.reach(phase)
         run.kill()
