@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import attrs
@@ -53,10 +54,12 @@ from lanes.types import (
     Node,
     Placement,
     Postmortem,
+    Process,
     Recipe,
     Seat,
     Staged,
     StageItem,
+    StopPlan,
 )
 from lanes.verdicts import Judgement
 
@@ -354,13 +357,30 @@ class Attempt:
         self.journal.record(
             "launched", lane=self.index, launch=describe.launch(launch), folder=str(self.record.folder)
         )
-        for one in launch.in_order:
-            self.progress(f"rank {one.rank}")
-            amd = _amd(placement.seats[one.rank].node)
-            process.start(self.record.folder, one, stop, self.owner, self.place.host(one.rank), amd)
+        self._start(launch.in_order, stop, placement)
         if images := process.images(self.record.folder):
             self.journal.record("images", lane=self.index, images=images)
         return launch
+
+    def _start(self, in_order: Sequence[Process], stop: StopPlan, placement: Placement) -> None:
+        """Start the ranks in this order. Containers are made on all nodes at once, and each is started when
+        the one before it has been."""
+        assert self.record is not None
+        folder = self.record.folder
+        ranks = [one.rank for one in in_order]
+        after = dict(zip(ranks[1:], ranks, strict=False))
+
+        def begin(one: Process) -> Callable[[], None]:
+            where, amd = self.place.host(one.rank), _amd(placement.seats[one.rank].node)
+            return process.begin(folder, one, stop, self.owner, where, amd, after.get(one.rank))
+
+        contained = all(one.container is not None for one in in_order)
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            # A plain process starts at once, so the next one is begun only then.
+            begun = pool.map(begin, in_order) if contained else map(begin, in_order)
+            for one, started in zip(in_order, begun, strict=True):
+                self.progress(f"rank {one.rank}")
+                started()
 
     def wait(self) -> Endpoint | None:
         """Wait until the lane is ready. Raises `LaneError` as soon as it never will be."""

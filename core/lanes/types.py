@@ -542,7 +542,8 @@ class Ladder:
 
 @frozen(kw_only=True)
 class StopPlan:
-    """How to stop a lane: ranks in order, the signal, and how long each may take before it is killed."""
+    """How to stop a lane: ranks in order, one after the other (those that it does not name follow, all at once),
+    the signal, and how long each may take before it is killed."""
 
     order: tuple[int, ...] = (0,)
     signal: str = "SIGTERM"

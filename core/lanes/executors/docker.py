@@ -10,7 +10,8 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,22 +232,30 @@ def _trouble(host: Host, socket: str, error: Exception, what: str) -> LaneError:
 
 def left(folder: Path) -> list[str]:
     """The names of the lane's containers that still exist, wherever they were started."""
-    found = []
-    for host in _hosts(folder):
+
+    def one(host: Host) -> list[str]:
         with client(host) as engine:
-            found += [one.name for one in _ours(engine, folder)]
-    return sorted(found)
+            return [one.name for one in _ours(engine, folder)]
+
+    return sorted(_everywhere(one, _hosts(folder)))
 
 
 def remove(folder: Path) -> list[str]:
     """Remove what is left of a lane's containers; return those that could not be removed, or asked of."""
-    stuck = []
-    for host in _hosts(folder):
+
+    def one(host: Host) -> list[str]:
         try:
-            stuck += remove_on(host, os.path.realpath(folder))
+            return remove_on(host, os.path.realpath(folder))
         except LaneError as error:
-            stuck.append(f"containers on {hosts.name(host)} ({error.message})")
-    return stuck
+            return [f"containers on {hosts.name(host)} ({error.message})"]
+
+    return _everywhere(one, _hosts(folder))
+
+
+def _everywhere(act: Callable[[Host], list[str]], where: Sequence[Host]) -> list[str]:
+    """Do something on all hosts at once; what they returned, in their order."""
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return [found for several in pool.map(act, where) for found in several]
 
 
 def remove_on(host: Host, owner: str) -> list[str]:

@@ -5,7 +5,8 @@ asked to, or when a `lanes` that owned it is gone, and removes it. It runs on th
 wherever the container does, and speaks to that node's Docker engine through one connection.
 
 Started as `python -P -m lanes.executors.docker_keeper FOLDER OWNER_FD`. In FOLDER it reads and writes
-what `keeper.py` does; `process.json` holds `container` (see `docker.arguments`) and `host` besides. The
+what `keeper.py` does; `process.json` holds `container` (see `docker.arguments`) and `host` besides, and `after`,
+the rank that is to have started before this one: containers of all ranks are made at once, and start in order. The
 container's environment comes in LANES_CONTAINER_ENV, so that it is never on disk.
 """
 
@@ -30,6 +31,8 @@ from lanes.executors import docker, keeper
 LOST_S = 30.0
 """How long a node's Docker engine may be unreachable before its rank counts as lost."""
 POLL_S = 0.5
+TURN_S = 0.05
+"""How often a rank looks whether it is its turn to start."""
 
 
 class ContainerKeeper:
@@ -62,6 +65,10 @@ class ContainerKeeper:
             engine = self.connect()
             with docker.told(self.host, self.socket):
                 self.made = docker.create(engine, self.spec["container"], self.environment)
+                if not self.turn():
+                    # Nothing is written down: what became of the other rank is the reason.
+                    self.made.remove(force=True, v=True)
+                    return
                 docker.started(self.made, self.host)
         except LanesError as error:
             self.record(reason="not-started", error=error.message, step=error.next_step)
@@ -73,6 +80,19 @@ class ContainerKeeper:
             self.made.remove(force=True, v=True)
             (self.folder / docker.REMOVED).touch()
         self.line.close()
+
+    def turn(self) -> bool:
+        """Wait until the rank that comes before has started; False when it never will, or this one is not to."""
+        before = self.spec.get("after")
+        if before is None:
+            return True
+        started = self.folder.with_name(f"rank{before}") / "pid.json"
+        while self.reason == "exited" and not started.exists():
+            ended = self.folder.parent.glob("rank*/exit.json")
+            if any(not file.with_name("pid.json").exists() for file in ended):
+                return False
+            self.listen(TURN_S)
+        return self.reason == "exited"
 
     def connect(self) -> Any:
         """Open the connection to the node's Docker engine (anew). Raises LaneError."""
@@ -99,17 +119,21 @@ class ContainerKeeper:
     def watch(self, waiter: threading.Thread) -> None:
         """Wait until the container has ended or is to end."""
         while waiter.is_alive() and self.reason == "exited":
-            watched = [self.wake_read] + ([self.owner] if self.owner is not None else [])
-            ready, _, _ = select.select(watched, [], [], POLL_S)
-            if self.wake_read in ready:
-                os.read(self.wake_read, 512)
-            if self.owner is not None and self.owner in ready:
-                said = os.read(self.owner, 16)
-                if not said and self.reason == "exited":
-                    self.reason = "owner-died"
-                if not said or b"d" in said:
-                    os.close(self.owner)
-                    self.owner = None
+            self.listen(POLL_S)
+
+    def listen(self, seconds: float) -> None:
+        """Wait for what the owner says, or a signal."""
+        watched = [self.wake_read] + ([self.owner] if self.owner is not None else [])
+        ready, _, _ = select.select(watched, [], [], seconds)
+        if self.wake_read in ready:
+            os.read(self.wake_read, 512)
+        if self.owner is not None and self.owner in ready:
+            said = os.read(self.owner, 16)
+            if not said and self.reason == "exited":
+                self.reason = "owner-died"
+            if not said or b"d" in said:
+                os.close(self.owner)
+                self.owner = None
 
     def wait(self) -> None:
         """Return when the container has ended, or counts as lost. A connection that breaks is opened anew."""

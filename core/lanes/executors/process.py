@@ -182,6 +182,22 @@ def start(
 
     Raises `StartError` when the program cannot be run.
     """
+    begin(folder, process, stop, owner, host, amd)()
+
+
+def begin(
+    folder: Path,
+    process: Process,
+    stop: StopPlan,
+    owner: Owner,
+    host: Host = HERE,
+    amd: bool = False,
+    after: int | None = None,
+) -> Callable[[], None]:
+    """Begin to start one rank, as `start` does; the function that is returned returns when its pid is known.
+
+    A container is made at once, and started when the rank `after` has been. Raises `StartError`.
+    """
     if stop.signal not in signal.Signals.__members__:
         raise StartError(
             f"there is no signal {stop.signal!r} to stop it with", "report this to the plugin's author"
@@ -204,7 +220,8 @@ def start(
     if process.container is not None:
         from lanes.executors import docker
 
-        spec |= {"host": attrs.asdict(host), "container": docker.arguments(process, host, folder, amd)}
+        container = docker.arguments(process, host, folder, amd)
+        spec |= {"host": attrs.asdict(host), "container": container, "after": after}
         environment = {**os.environ, docker.ENVIRONMENT: json.dumps(dict(process.env))}
         program = [sys.executable, "-P", "-m", "lanes.executors.docker_keeper"]
     keeper.write_json(str(own / "process.json"), spec)
@@ -229,17 +246,29 @@ def start(
         raise StartError(f"the process could not be started: {error}", "check the recipe's env") from None
     finally:
         os.close(hold)
+    return lambda: _await_start(own, child)
+
+
+def _await_start(own: Path, child: subprocess.Popen[bytes]) -> None:
     while not (own / "pid.json").exists():
-        if (ended := how_ended(own)) is not None:
+        gone = child.poll() is not None
+        how = how_ended(own)
+        if how is None and gone:
+            # A keeper that ends without a word gave up because of another rank.
+            how = _not_started(own.parent)
+        if how is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(1)
-            raise StartError(
-                ended.sentence(), ended.step or "check the program's path and the recipe's options"
-            )
-        if child.poll() is not None:
+            raise StartError(how.sentence(), how.step or "check the program's path and the recipe's options")
+        if gone:
             said = (own / "keeper.log").read_text(errors="replace").strip().splitlines()
             raise StartError(f"the process's keeper died at once: {said[-1] if said else 'it said nothing'}")
         time.sleep(0.005)
+
+
+def _not_started(folder: Path) -> Ended | None:
+    """How the start of a rank failed, if one did."""
+    return next((one for one in ended(folder).values() if one.reason == "not-started"), None)
 
 
 def put_aside(folder: Path) -> None:
@@ -322,23 +351,13 @@ def _session_of(pid: int) -> int | None:
 
 def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False) -> list[str]:
     """Stop all ranks of a lane and return what is still there: pids that the kernel holds, containers
-    that could not be removed (nothing, as a rule). Ranks are asked in the plan's order; what does not end in time, or when `hurry()` turns true,
-    is killed."""
-    order = [*plan.order, *sorted(_ranks(folder) - set(plan.order))]
-    for rank in order:
-        own = rank_folder(folder, rank)
-        pids = _read(own / "pid.json")
-        if pids is None or hurry() or how_ended(own) is not None:
-            continue
-        if _lives(pids["keeper"], pids["keeper_born"]):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pids["keeper"], signal.SIGTERM)
-            # The keeper's own patience comes first; ours is for a keeper that hangs.
-            _wait_for_end(own, plan.patience_s + 5, hurry)
-        else:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pids["pid"], getattr(signal, plan.signal))
-            _wait_for_end(own, plan.patience_s, hurry)
+    that could not be removed (nothing, as a rule). Ranks are asked in the plan's order, one after the other, and
+    those that it does not name all at once; what does not end in time, or when `hurry()` turns true, is killed."""
+    rest = sorted(_ranks(folder) - set(plan.order))
+    for ranks in (*((rank,) for rank in plan.order), rest):
+        owns = [rank_folder(folder, rank) for rank in ranks if not hurry()]
+        for own, patience_s in [(own, _ask_to_end(own, plan)) for own in owns]:
+            _wait_for_end(own, patience_s, hurry)
     # A keeper that has written down the end has but a container to remove.
     _wait_until(lambda: not _keepers(folder), KEEPERS_S, hurry)
     for _ in range(100):
@@ -351,6 +370,21 @@ def stop(folder: Path, plan: StopPlan, hurry: Callable[[], bool] = lambda: False
         time.sleep(0.05)
     _reap(folder)
     return [*map(str, survivors(folder)), *_containers_left(folder)]
+
+
+def _ask_to_end(own: Path, plan: StopPlan) -> float:
+    """Ask a rank to end; how many seconds it may take, 0 where it has ended or never was."""
+    pids = _read(own / "pid.json")
+    if pids is None or how_ended(own) is not None:
+        return 0.0
+    if _lives(pids["keeper"], pids["keeper_born"]):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids["keeper"], signal.SIGTERM)
+        # The keeper's own patience comes first; ours is for a keeper that hangs.
+        return plan.patience_s + 5
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pids["pid"], getattr(signal, plan.signal))
+    return plan.patience_s
 
 
 def _containers_left(folder: Path) -> list[str]:
