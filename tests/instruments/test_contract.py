@@ -223,9 +223,12 @@ def test_ctrl_c_keeps_what_was_measured(lanes: Any, wait_for: Any) -> None:
         started = lanes.start("bench", "--url", server.url, "--instrument", "surface,probe")
 
         def two_rows() -> bool:
-            with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(
-                sqlite3.connect(f"file:{lanes.home}/history.sqlite?mode=ro", uri=True)
-            ) as db:
+            with (
+                contextlib.suppress(sqlite3.OperationalError),
+                contextlib.closing(
+                    sqlite3.connect(f"file:{lanes.home}/history.sqlite?mode=ro", uri=True)
+                ) as db,
+            ):
                 return db.execute("SELECT count(*) FROM events WHERE kind = 'row'").fetchone()[0] >= 2
             return False
 

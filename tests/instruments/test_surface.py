@@ -64,6 +64,15 @@ BROKEN = {
         "max_tokens of a wrong type": "HTTP 500",
         "messages of a wrong type": "HTTP 500",
     },
+    "tools-unread": dict.fromkeys(
+        (
+            "tool_choice required",
+            "tool_choice by name",
+            "parallel tool calls",
+            "tool calls in the stream",
+        ),
+        "tokens with the tools as without",
+    ),
     "dice": {"determinism at temperature 0": "agree for"},
     "thoughts-in-content": {"reasoning": "<think>"},
     "system-dropped": {"long system prompt": "was not read"},
@@ -92,6 +101,10 @@ def test_a_fault_gets_exactly_its_verdict(drive: Drive, fault: str) -> None:
 
 def test_every_fault_of_the_server_is_looked_at() -> None:
     assert set(BROKEN) | {"call-as-text", "dies-on-images"} == FAULTS
+
+
+def test_tools_that_nobody_reads_are_ignored_when_none_has_to_be_called(drive: Drive) -> None:
+    assert look(drive, "tools-unread").statuses["tool_choice auto"] == "ignored"
 
 
 def test_a_call_that_comes_as_text_is_no_call(drive: Drive) -> None:

@@ -115,9 +115,10 @@ class Exchange:
 
 
 class Asker:
-    """Talks to `endpoint`; waits `patience_s` for the next byte of an answer, and longer for one that is not
-    streamed, as long as its tokens may take by the slowest answer so far. Every exchange is handed to
-    `keep`. Raises `UsageError` when the URL or the key is wrong."""
+    """Talks to `endpoint`; waits `patience_s` for the next byte of an answer, and longer by what its tokens may take
+    by the slowest answer so far: one that is not streamed comes at once, and so may a tool call. Every
+    exchange is handed to `keep`. Raises `UsageError` when the URL or the key is wrong.
+    """
 
     def __init__(
         self, endpoint: Endpoint, patience_s: float, keep: Callable[[Exchange], None] = lambda _: None
@@ -139,6 +140,10 @@ class Asker:
 
     def close(self) -> None:
         self._http.close()
+
+    def allowance_s(self, tokens: int) -> float:
+        """How long so many tokens may take, by the slowest answer so far."""
+        return _SLACK * self._token_s * tokens
 
     def get(self, path: str) -> Exchange:
         return self._ask(Exchange(method="GET", path=path, sent=None), None)
@@ -177,9 +182,7 @@ class Asker:
             **fields,
         }
         body = {k: v for k, v in body.items() if v is not None and k not in dialect.forbidden}
-        waits_s = patience_s or self.patience_s + (
-            0 if fields.get("stream") else _SLACK * self._token_s * told
-        )
+        waits_s = patience_s or self.patience_s + self.allowance_s(told)
         one = self.post(CHAT, body, leave, waits_s)
         if one.ok and one.usage and (tokens := one.usage.completion_tokens):
             self._token_s = max(self._token_s, one.seconds / tokens)

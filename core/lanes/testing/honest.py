@@ -48,6 +48,7 @@ FAULTS = frozenset(
         "thoughts-in-content",
         "system-dropped",
         "call-as-text",
+        "tools-unread",  # accepted, and never shown to the model
         "hangs-on-images",
         "dies-on-images",  # of all connections
         "metrics-html",
@@ -335,7 +336,8 @@ def _validate(body: dict[str, Any], owner: HonestServer) -> None:
 def _prompt_tokens(body: dict[str, Any], owner: HonestServer) -> int:
     dropped = ("system",) if "system-dropped" in owner.faults else ()
     text = " ".join(str(m.get("content") or "") for m in body["messages"] if m["role"] not in dropped)
-    tokens = count_tokens(text) + 10
+    tools = () if "tools-unread" in owner.faults else body.get("tools") or ()
+    tokens = count_tokens(text) + count_tokens(json.dumps(tools)) + 10
     if tokens + int(body.get("max_tokens", 16)) <= owner.context:
         return tokens
     if "overflow-cut" in owner.faults:
@@ -417,7 +419,12 @@ def _text(body: dict[str, Any], owner: HonestServer, index: int) -> str:
 def _called(body: dict[str, Any], owner: HonestServer) -> Iterator[Mapping[str, Any]]:
     tools, choice = body.get("tools") or (), body.get("tool_choice", "auto")
     last = body["messages"][-1]
-    if not tools or choice == "none" or last["role"] == "tool" or "call-as-text" in owner.faults:
+    if (
+        not tools
+        or choice == "none"
+        or last["role"] == "tool"
+        or owner.faults & {"call-as-text", "tools-unread"}
+    ):
         return
     if choice == "required" and "required-ignored" in owner.faults:
         return

@@ -53,6 +53,8 @@ CHECKS: tuple[tuple[str, Callable[[Server], Found]], ...] = (
 """In this order: what may hurt the server comes last."""
 
 _STILL_S = 20.0
+_STILL_TOKENS = 20
+"""A short answer takes as long as so many tokens of a longer one: its prompt has to be read."""
 
 
 @frozen(kw_only=True)
@@ -114,7 +116,7 @@ def _lost(context: Context, asker: Asker, kept: list[Exchange], name: str) -> st
     trouble = next((one for one in kept if one.trouble is not None), None)
     if trouble is None and context.alive() is None:
         return None
-    after = asker.chat("Hello", max_tokens=2, patience_s=_STILL_S)
+    after = asker.chat("Hello", max_tokens=2, patience_s=_STILL_S + asker.allowance_s(_STILL_TOKENS))
     return None if after.trouble is None else _gone(context, name, after)
 
 

@@ -12,6 +12,10 @@ _MOST_TOKENS = 4096
 _LEFT_AFTER = 3
 """Events of a stream after which the client goes away."""
 _ROUNDS = 8
+_READ = 20
+"""A short prompt may take as long as so many tokens."""
+_REST_S = 0.5
+"""In which a server notices that its client left."""
 _SETTLE_S = 5.0
 _HANG_S = 30.0
 _LEAST_S = 1.0
@@ -56,17 +60,19 @@ def cancel(server: Server) -> Found:
 
 def _leave(server: Server, tokens: int) -> Exchange:
     fixed = server.ask.endpoint.dialect.fixed_length
+    few_s = server.ask.allowance_s(_LEFT_AFTER + _READ)
     return server.chat(
         "Tell a long story about a river.",
         max_tokens=tokens,
         stream=True,
         leave=lambda one: len(one.chunks) >= _LEFT_AFTER,
-        patience_s=_HANG_S,
+        patience_s=_HANG_S + few_s,
         **fixed,
     )
 
 
 def _answers(server: Server, rounds: int, alone_s: float, slow_s: float) -> Found | None:
+    time.sleep(_REST_S)
     one = server.chat("Hello", max_tokens=2, patience_s=max(_HANG_S, slow_s))
     what = "a request was" if rounds == 1 else f"{rounds} requests were"
     if one.trouble == "hang":

@@ -7,11 +7,19 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from lanes.instruments.asking import Message
-from lanes.instruments.surface.checks import Found, Server, broken, quoted, supported, unknown
+from lanes.instruments.asking import Exchange, Message
+from lanes.instruments.surface.checks import (
+    Found,
+    Server,
+    broken,
+    ignored,
+    quoted,
+    supported,
+    unknown,
+)
 
 _CITIES = ["Paris", "Rome", "Oslo"]
-_MOST = 96
+_MOST = 64
 
 
 def _tool(name: str, description: str) -> dict[str, Any]:
@@ -33,12 +41,13 @@ _ASKED = "What is the weather in Paris now? Call get_weather to find out."
 
 
 def auto(server: Server) -> Found:
-    said = server.answered(_ASKED, tools=TOOLS, tool_choice="auto", max_tokens=_MOST)
+    one = server.good(server.chat(_ASKED, tools=TOOLS, tool_choice="auto", max_tokens=_MOST))
+    said = one.message
     if said.tool_calls:
         return _calls(said) or supported()
     if re.search(r'<\|?tool_call|<function=|"name"\s*:\s*"get_weather"', said.content):
         return broken(f"the call came as text, not as a tool call: {quoted(said.content)}")
-    return unknown("the model called no tool")
+    return ignored(unread) if (unread := _unread(server, one)) else unknown("the model called no tool")
 
 
 def none(server: Server) -> Found:
@@ -49,40 +58,48 @@ def none(server: Server) -> Found:
 
 
 def required(server: Server) -> Found:
-    said = server.answered(_ASKED, tools=TOOLS, tool_choice="required", max_tokens=_MOST)
-    return _must_call(said)
+    return _must_call(server, server.chat(_ASKED, tools=TOOLS, tool_choice="required", max_tokens=_MOST))
 
 
 def named(server: Server) -> Found:
     """The tool that is named is not the one that the question asks for."""
     choice = {"type": "function", "function": {"name": "get_time"}}
-    said = server.answered(_ASKED, tools=TOOLS, tool_choice=choice, max_tokens=_MOST)
-    found = _must_call(said)
-    if found.status == "supported" and _name(said.tool_calls[0]) != "get_time":
-        return broken(f"get_time was to be called, and it calls {_name(said.tool_calls[0])}")
+    one = server.chat(_ASKED, tools=TOOLS, tool_choice=choice, max_tokens=_MOST)
+    found = _must_call(server, one)
+    if found.status == "supported" and (name := _name(one.message.tool_calls[0])) != "get_time":
+        return broken(f"get_time was to be called, and it calls {name}")
     return found
 
 
 def parallel(server: Server) -> Found:
-    said = server.answered(
+    one = server.chat(
         "What is the weather in Paris, and what is it in Rome? Call get_weather for both.",
         tools=TOOLS,
         tool_choice="required",
         parallel_tool_calls=True,
         max_tokens=2 * _MOST,
     )
-    found = _must_call(said)
+    found = _must_call(server, one)
     if found.status != "supported":
         return found
-    if len(said.tool_calls) < 2:
+    calls = one.message.tool_calls
+    if len(calls) < 2:
         return unknown("the model made one call")
-    ids = [call.get("id") for call in said.tool_calls]
-    return broken("two calls have one id") if len(set(ids)) < len(ids) else supported()
+    return broken("two calls have one id") if len({c.get("id") for c in calls}) < len(calls) else supported()
 
 
 def streamed(server: Server) -> Found:
-    one = server.good(server.chat(_ASKED, tools=TOOLS, tool_choice="required", max_tokens=_MOST, stream=True))
-    return _must_call(one.message)
+    return _must_call(
+        server,
+        server.chat(
+            _ASKED,
+            tools=TOOLS,
+            tool_choice="required",
+            max_tokens=_MOST,
+            stream=True,
+            stream_options={"include_usage": True},
+        ),
+    )
 
 
 def history(server: Server) -> Found:
@@ -103,12 +120,28 @@ def history(server: Server) -> Found:
     return supported()
 
 
-def _must_call(said: Message) -> Found:
-    if not said.tool_calls:
-        if said.finish_reason == "length":
-            return unknown("the answer was cut before any call")
-        return broken(f"a call was required, and none came: {quoted(said.content)}")
-    return _calls(said) or supported()
+def _must_call(server: Server, one: Exchange) -> Found:
+    said = server.good(one).message
+    if said.tool_calls:
+        return _calls(said) or supported()
+    if unread := _unread(server, one):
+        return broken(f"a call was required, and none came: {unread}")
+    if said.finish_reason == "length" and not said.content.strip():
+        return unknown("the answer was cut before any call")
+    return broken(f"a call was required, and none came: {quoted(said.content)}")
+
+
+def _unread(server: Server, one: Exchange) -> str | None:
+    """Says so where the prompt has no more tokens with the tools than without them: nobody read them."""
+    counted = one.usage.prompt_tokens if one.usage else None
+    without = server.good(server.chat(messages=one.sent["messages"], max_tokens=1)).usage
+    if counted is None or without is None or without.prompt_tokens is None:
+        return None
+    if counted > without.prompt_tokens:
+        return None
+    return (
+        f"the prompt has {counted} tokens with the tools as without: the chat template has no place for them"
+    )
 
 
 def _calls(said: Message) -> Found | None:
