@@ -71,8 +71,8 @@ def test_trials_seed_and_mode_are_sent_and_summed_up(lanes, instrument_of) -> No
         ran = lanes(*ask(server, "--with", FEW, *more, "--json"), timeout=120)
         bodies = [one.body for one in server.answers if one.body.get("tools") and one.body.get("seed")]
     rows = {row["name"]: row for row in instrument_of(ran.json, "tooleval")["rows"]}
-    assert list(rows) == ["trial 1", "trial 2", "2 trials"]
-    assert rows["2 trials"]["figures"]["score"]["n"] == 2
+    assert list(rows) == ["trial 1", "trial 2", "score"]
+    assert rows["score"]["figures"]["score"]["n"] == 2
     assert rows["trial 1"]["figures"]["points"] == rows["trial 2"]["figures"]["points"] == 3
     assert {(body["seed"], body["max_tokens"]) for body in bodies} == {(7, 64)}
 

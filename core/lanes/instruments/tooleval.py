@@ -24,6 +24,8 @@ from lanes.instruments.programs import run as run_program
 from lanes.results.quality import Score, contradictions, left_out, score
 
 PROGRAM = Program(command="tool-eval-bench", package="tool-eval-bench", tried=("2.8.0", "3.0.0"))
+SCORE = "score"
+"""The row that holds the result: of the only trial, or of all together."""
 _REPORT = "report.json"
 _DATABASE = "data/benchmarks.sqlite"
 _LIST_S = 60.0
@@ -68,7 +70,7 @@ def run(context: Context) -> Measured:
     before = bench.before()
     scores: list[Score] = []
     for number in range(1, options.trials + 1):
-        name = f"trial {number}"
+        name = SCORE if options.trials == 1 else f"trial {number}"
         done, problem = bench.trial(name, number, before.get(name, {}))
         if dead := context.alive():
             return Measured(status="crashed", reason=dead)
@@ -305,7 +307,7 @@ def _together(scores: Sequence[Score]) -> Row:
     changing = sorted(set[str]().union(*failed) - failed[0].intersection(*failed))
     middle = statistics.median(values["score"]) if values["score"] else None
     return Row(
-        name=f"{len(scores)} trials",
+        name=SCORE,
         status=f"{'?' if middle is None else f'{middle:g}'}/100",
         reason=f"failed in some trials only: {', '.join(changing)}" if changing else None,
         figures={name: median_interval(found) for name, found in values.items() if found},
