@@ -86,7 +86,12 @@ def test_what_does_not_fit_is_skipped_and_the_rest_goes_on(drive):
         # `--depth` is the user's wish, whatever the options' default is.
         seen = drive(contention, server.url, QUICK, tg=32, depth=(8192,))
     assert set(seen.statuses.values()) == {"skipped"} and len(seen.rows) == 2
-    assert seen.measured.reason == "no depth fits into the server's context of 2,048 tokens"
+    assert seen.measured.reason == "not even 8,192 tokens fit into the server's context"
+    # A server that does not tell its context says so when it is asked for more.
+    with ScriptedServer(Script(prefill_tps=2048, gap_s=0.005), context=2048, tells_context=False) as server:
+        seen = drive(contention, server.url, options, tg=32)
+    assert seen.statuses[BESIDE] == "skipped" and not seen.faults
+    assert "maximum context length is 2048 tokens" in seen.rows[BESIDE]["reason"]
 
 
 def test_a_failed_request_is_a_row_with_its_reason(drive):
@@ -99,6 +104,18 @@ def test_a_failed_request_is_a_row_with_its_reason(drive):
     assert seen.faults == {BESIDE: "failed", TOGETHER: "failed"}
     assert seen.rows[BESIDE]["reason"] == "the server answered HTTP 500: the script says so"
     assert seen.measured.status == "measured"
+
+
+def test_the_figures_of_passes_before_a_failure_are_kept(drive):
+    def script(number: int, body: Any) -> Script:
+        return Script(gap_s=0.005, prefill_tps=4096, status=500 if number > 9 else 200)
+
+    options = contention.Options(depths=(512,), passes=9, prompt=64)
+    with ScriptedServer(script) as server:
+        seen = drive(contention, server.url, options, tg=32)
+    row = seen.rows["depth 512: decode beside a prefill"]
+    assert (row["status"], row["fault"]) == ("failed", True)
+    assert row["figures"]["decode_share"]["n"] >= 1
 
 
 def test_a_server_that_dies_meanwhile_is_a_crash(drive):

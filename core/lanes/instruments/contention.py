@@ -61,7 +61,8 @@ class _Contention:
         self._depths = tuple(d for d in plan.depth if d) or self._options.depths
         self._answer = plan.tg[0]
         self._session = Session(context.endpoint, plan.seed, plan.limits, context.alive)
-        self._room: int | None = None
+        self._limit = server_context.Context()
+        self._rows: dict[str, Row] = {}
         self._done, self._whole = 0.0, 1.0
 
     async def run(self) -> Measured:
@@ -77,40 +78,41 @@ class _Contention:
         if learned.error:
             await self._session.survived(learned.error)
             return Measured(status="failed", reason=learned.error)
-        found = await asyncio.to_thread(server_context.ask, context.endpoint)
-        self._room = found.tokens
+        self._limit = await asyncio.to_thread(server_context.ask, context.endpoint)
         context.began(
-            {"depths": list(self._depths), "answer": self._answer, "context": self._room}
+            {"depths": list(self._depths), "answer": self._answer, "context": self._limit.tokens}
             | {name: value for name, value in attrs.asdict(options).items() if name != "depths"}
         )
-        fitting = []
+        self._whole = float(sum(4 * depth * options.passes for depth in self._depths))
         for depth in self._depths:
-            if reason := found.lacks(Cell(pp=0, tg=self._answer, depth=depth, shape="ctx")):
-                for name in _names(depth):
-                    context.row(Row(name=name, status="skipped", reason=reason))
-            else:
-                fitting.append(depth)
-        self._whole = float(sum(4 * depth * options.passes for depth in fitting)) or 1.0
-        for depth in fitting:
+            cell = Cell(pp=0, tg=self._answer, depth=depth, shape="ctx")
             try:
-                await self._depth(depth)
+                if self._limit.lacks(cell) is None:
+                    await self._depth(depth)
             except _Failed as failed:
-                for name in _names(depth):
-                    context.row(Row(name=name, status="failed", fault=True, reason=str(failed)))
+                self._close(depth, "failed", str(failed))
             except Crashed as crash:
-                for name in _names(depth):
-                    context.row(Row(name=name, status="crashed", fault=True, reason=str(crash)))
+                self._close(depth, "crashed", str(crash))
                 raise
-        if not fitting:
-            deepest = min(self._depths)
+            if reason := self._limit.lacks(cell):
+                self._close(depth, "skipped", reason)
+        if all(self._rows[name].status == "skipped" for depth in self._depths for name in _names(depth)):
             return Measured(
                 status="failed",
-                reason=f"no depth fits into the server's context of {self._room:,} tokens"
-                if self._room
-                else f"not even {deepest:,} tokens fit into the server's context",
-                next_step="give smaller ones with --depth, or the lane a longer context",
+                reason=f"not even {min(self._depths):,} tokens fit into the server's context",
+                next_step="give smaller depths with --depth, or the lane a longer context",
             )
         return MEASURED
+
+    def _close(self, depth: int, status: str, reason: str) -> None:
+        """End the rows of a depth before its time; the figures of the passes before are kept."""
+        for name in _names(depth):
+            before = self._rows.get(name, Row(name=name, status=status))
+            self._row(attrs.evolve(before, status=status, fault=status != "skipped", reason=reason))
+
+    def _row(self, row: Row) -> None:
+        self._rows[row.name] = row
+        self._context.row(row)
 
     async def _depth(self, depth: int) -> None:
         besides: list[Seen] = []
@@ -124,11 +126,11 @@ class _Contention:
             self._progress(f"{of}: decode beside a prefill")
             besides.append(await self._beside(depth, number, short, alone))
             self._done += depth
-            self._context.row(_beside_row(depth, besides))
+            self._row(_beside_row(depth, besides))
             self._progress(f"{of}: two prompts at once")
             togethers.append(await self._together(depth, number, alone))
             self._done += 2 * depth
-            self._context.row(_together_row(depth, togethers))
+            self._row(_together_row(depth, togethers))
 
     async def _beside(self, depth: int, number: int, short: Stream, alone: Stream) -> Seen:
         """Start a short prompt with a long answer; when it has run for a while, send the deep one."""
@@ -136,7 +138,7 @@ class _Contention:
         deep_s = ttft_s(alone) or 1.0
         lead_s = min(max(_LEAD_TOKENS / rate, _LEAD_S[0]), _LEAD_S[1])
         tokens = round(rate * (lead_s + 1.5 * deep_s + 1)) + _TAIL_TOKENS
-        room = (self._room or _MOST_TOKENS) - self._options.prompt - _TAIL_TOKENS
+        room = (self._limit.tokens or _MOST_TOKENS) - self._options.prompt - _TAIL_TOKENS
         tokens = max(min(tokens, room, _MOST_TOKENS), _LEAD_TOKENS)
         running = await self._body(self._options.prompt, tokens, depth, f"running{number}")
         deep = await self._body(depth, _TAIL_TOKENS, depth, f"deep{number}")
@@ -150,26 +152,27 @@ class _Contention:
         async def both() -> list[Stream]:
             return list(await asyncio.gather(self._session.client.chat(running), late()))
 
-        one, other = await self._good(await self._session.watched(both()))
+        one, other = await self._good(await self._session.watched(both()), depth)
         return beside(one, await self._session.first_delta(one), other, deep_s)
 
     async def _together(self, depth: int, number: int, alone: Stream) -> Seen:
         bodies = [await self._body(depth, self._answer, depth, f"together{number}/{i}") for i in range(2)]
-        streams = await self._good(await self._session.watched(self._session.burst(bodies)))
+        streams = await self._good(await self._session.watched(self._session.burst(bodies)), depth)
         k1s: list[FirstDelta | None] = [await self._session.first_delta(one) for one in streams]
         rate = decode_tps(alone, await self._session.first_delta(alone))
         return together(streams, k1s, rate, ttft_s(alone) or 0.0)
 
     async def _ask(self, prompt: int, tokens: int, depth: int, name: str) -> Stream:
         body = await self._body(prompt, tokens, depth, name)
-        (stream,) = await self._good([await self._session.watched(self._session.client.chat(body))])
+        (stream,) = await self._good([await self._session.watched(self._session.client.chat(body))], depth)
         return stream
 
-    async def _good(self, streams: Sequence[Stream]) -> Sequence[Stream]:
+    async def _good(self, streams: Sequence[Stream], depth: int) -> Sequence[Stream]:
         """Return the streams if all brought tokens. Raises `_Failed`, or `Crashed`."""
         for one in streams:
             if one.error:
                 await self._session.survived(one.error)
+                self._limit.refused(Cell(pp=0, tg=self._answer, depth=depth, shape="ctx"), one)
                 raise _Failed(one.error)
             if len(one.token_arrivals) < 2:
                 raise _Failed(f"an answer had {len(one.token_arrivals)} deltas with tokens, too few to time")
