@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from lanes.causes import find
 from lanes.plugins import Engine
 from lanes.types import Cause, Lane, Postmortem
 
@@ -19,7 +20,8 @@ _TELLING = re.compile(
 
 
 def diagnose(engine: Engine, lane: Lane, postmortem: Postmortem) -> tuple[Cause, ...]:
-    """The causes that the engine's plugin and the extensions know, the first one first.
+    """The causes that the engine's plugin and the extensions know, the first one first; without any, what the way
+    a process ended tells.
 
     A plugin that raises meanwhile is left out: the failure itself matters more.
     """
@@ -27,7 +29,7 @@ def diagnose(engine: Engine, lane: Lane, postmortem: Postmortem) -> tuple[Cause,
     for _, result in engine.collect("lanes_diagnose", lane=lane, postmortem=postmortem):
         if not isinstance(result, Exception):
             causes.extend(result)
-    return tuple(causes)
+    return tuple(causes) or find(postmortem, ())
 
 
 def telling_lines(postmortem: Postmortem, most: int = 5) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ def test_a_rank_that_is_killed_while_loading(scene, bed, docker, containers, ran
     kill_rank(bed, docker, containers, rank)
     lane = scene.fails(run, 60)
     assert lane["status"] == "crashed"
-    assert lane["reason"].startswith(f"rank {rank}: the process was killed by SIGKILL while loading")
+    assert lane["reason"].startswith(f"rank {rank}: the process was killed by SIGKILL while loading: ")
+    assert "from outside, by a person or by the system" in lane["reason"]
     scene.clean()
     scene.runs_again()
 
