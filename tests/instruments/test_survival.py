@@ -400,3 +400,20 @@ def test_a_text_is_cut_between_its_words():
     assert len(cut) == 8 and " ".join(cut) == text
     assert max(map(len, cut)) < 2 * min(map(len, cut))
     assert parts("one two", 3) == ["one", "two", "(empty)"]
+
+
+def test_lengths_double_up_to_the_longest():
+    assert survival.lengths(600, 8168) == [1024, 2048, 4096, 8168]
+    assert survival.lengths(1500, 4096) == [2048, 4096]
+    assert survival.lengths(100, 700) == [700]
+    assert survival.lengths(5000, 4096) == []
+
+
+def test_a_context_that_does_not_hold_the_shape_is_told(drive):
+    with ScriptedServer(context=8192) as server:
+        seen = drive(survival, server.url, survival.Options(longest=100))
+    assert seen.measured.status == "failed"
+    assert re.fullmatch(
+        r"the shape alone has \d{3} tokens, and 100 is the longest prompt", seen.measured.reason
+    )
+    assert seen.measured.next_step == "give the lane a longer context"
