@@ -54,8 +54,8 @@ def run(host: Host, argv: Sequence[str], timeout_s: float = ASK_S) -> str:
     if ran.returncode:
         said = " ".join(ran.stderr.split())[-300:] or f"exit code {ran.returncode}"
         if host.ssh is not None and ran.returncode == SSH_FAILED:
-            raise LaneError(f"{host.ssh} cannot be reached: {said}", _advice(host))
-        raise LaneError(f"{argv[0]} on {name(host)} failed: {said}", _advice(host))
+            raise LaneError(f"{host.ssh} cannot be reached: {said}", advice(host))
+        raise LaneError(f"{argv[0]} on {name(host)} failed: {said}", advice(host))
     return ran.stdout
 
 
@@ -128,7 +128,7 @@ def _await_socket(host: Host, tunnel: subprocess.Popen[bytes], socket: str) -> N
         if tunnel.poll() is not None or time.monotonic() > deadline:
             tunnel.kill()
             said = " ".join((tunnel.stderr.read() if tunnel.stderr else b"").decode(errors="replace").split())
-            raise LaneError(f"{name(host)} cannot be reached: {said[-300:] or 'no answer'}", _advice(host))
+            raise LaneError(f"{name(host)} cannot be reached: {said[-300:] or 'no answer'}", advice(host))
         time.sleep(0.02)
 
 
@@ -138,5 +138,6 @@ def _ssh() -> list[str]:
     return ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S:.0f}", *alive]
 
 
-def _advice(host: Host) -> str | None:
+def advice(host: Host) -> str | None:
+    """What must hold for a host to be reached."""
     return f"`ssh {host.ssh}` must work without a password" if host.ssh else None

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+from lanes import paths
 from lanes.owners import Owner
 from lanes.results.store import Store
 
 Listener = Callable[[str, dict[str, Any]], None]
 """Hears every event: its kind and its data (kinds as in `results/document.py`, and `progress`)."""
+
+
+class Events(Protocol):
+    """What measuring needs of a journal."""
+
+    def record(self, kind: str, **data: Any) -> None:
+        """Write an event, then tell it."""
+
+    def tell(self, kind: str, **data: Any) -> None:
+        """Tell an event that is not worth keeping, such as progress."""
+
+    def document(self) -> dict[str, Any]:
+        """The run as it stands, as a result."""
+
+    def folder(self, lane: int, instrument: str) -> Path:
+        """Where the files of an instrument go; it need not be there yet."""
 
 
 class Journal:
@@ -38,6 +56,14 @@ class Journal:
     def tell(self, kind: str, **data: Any) -> None:
         """Tell an event that is not worth keeping, such as progress."""
         self._listener(kind, data)
+
+    def document(self) -> dict[str, Any]:
+        """The run as it stands, as a result."""
+        return self.store.document(self.run)
+
+    def folder(self, lane: int, instrument: str) -> Path:
+        """Where the files of an instrument go; it need not be there yet."""
+        return paths.artefacts() / self.run / f"lane{lane}" / instrument
 
     def lane(self, **data: Any) -> int:
         """Open a lane and return its index in this run."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from lanes import describe, paths, verdicts
+from lanes import describe, verdicts
 from lanes.errors import LanesError, UsageError
 from lanes.instruments.base import MEASURED, Context, Measured, Subject
 from lanes.types import Endpoint, Evidence, Finding, Verdict
@@ -17,7 +17,7 @@ from lanes.types import Endpoint, Evidence, Finding, Verdict
 if TYPE_CHECKING:
     from lanes.bench.plan import Plan
     from lanes.instruments import Chosen
-    from lanes.journal import Journal
+    from lanes.journal import Events
 
 _BAD = ("unrunnable", "unmeasurable", "crashed", "failed")
 """What one instrument makes of the whole lane, the worst first."""
@@ -39,7 +39,7 @@ def measure(
     chosen: Sequence[Chosen],
     endpoint: Endpoint,
     plan: Plan,
-    journal: Journal,
+    journal: Events,
     lane: int,
     subject: Subject,
     findings: Sequence[Finding] = (),
@@ -73,7 +73,7 @@ def measure(
     return _fold(ended)
 
 
-def _end(journal: Journal, lane: int, name: str, status: str, reason: str) -> None:
+def _end(journal: Events, lane: int, name: str, status: str, reason: str) -> None:
     journal.record("instrument-end", lane=lane, instrument=name, status=status, reason=reason or None)
 
 
@@ -112,7 +112,7 @@ class _State:
 def _context(
     one: Chosen,
     plan: Plan,
-    journal: Journal,
+    journal: Events,
     lane: int,
     subject: Subject,
     state: _State,
@@ -140,12 +140,12 @@ def _context(
         )
 
     def place() -> Path:
-        folder = paths.artefacts() / journal.run / f"lane{lane}" / name
+        folder = journal.folder(lane, name)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def earlier() -> Sequence[Mapping[str, Any]]:
-        found: Sequence[Mapping[str, Any]] = journal.store.document(journal.run)["lanes"][lane]["instruments"]
+        found: Sequence[Mapping[str, Any]] = journal.document()["lanes"][lane]["instruments"]
         return found
 
     return Context(

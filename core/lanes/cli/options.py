@@ -10,6 +10,7 @@ import click
 from lanes.errors import UsageError
 
 if TYPE_CHECKING:
+    from lanes.away.here import Client
     from lanes.bench.plan import Plan
     from lanes.instruments import Chosen
     from lanes.lifecycle import Bound
@@ -216,6 +217,42 @@ def _make_plan(preset: str | None = None, **values: Any) -> Plan:
         return Plan(comparison="", **PRESETS.get(preset or "", {}) | given)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def vantage(command: F) -> F:
+    """From where to measure."""
+    for option in reversed(
+        (
+            click.option(
+                "--from",
+                "node",
+                metavar="NODE",
+                help="Measure from this host instead of here: what `ssh` takes, or a node of --cluster. It needs the "
+                "same lanes; nothing is left there.",
+            ),
+            click.option(
+                "--from-python",
+                "python",
+                metavar="PATH",
+                help="With --from: the Python there that has lanes (default: `lanes` is on the path).",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def client(node: str | None, python: str | None, cluster: str | None) -> Client | None:
+    """The client on the host that --from names; None where that is this one. Raises `UsageError`."""
+    if node is None:
+        given = "--from-python" if python else "--cluster" if cluster else None
+        if given:
+            raise UsageError(f"{given} goes with --from", "say from which node to measure")
+        return None
+    from lanes.away import here
+
+    host = here.host_of(node, cluster)
+    return here.Client(host, python) if host.ssh is not None else None
 
 
 settings = click.option(

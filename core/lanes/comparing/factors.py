@@ -37,6 +37,7 @@ _UNIVERSAL = (
     "driver",
     "host",
     "instrument version",
+    "measured from",
     *_CONCEPTS,
 )
 """Factors that every lane has, whatever its engine; the others are options of one engine."""
@@ -68,6 +69,7 @@ def _pairs(lane: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "driver", ", ".join(sorted({gpu["driver"] for gpu in gpus if gpu.get("driver")})) or None
     yield "host", environment.get("kernel")
     yield "instrument version", environment.get("lanes")
+    yield "measured from", (environment.get("client") or {}).get("from")
     yield "url", lane.get("url")
     for concept, keys in _CONCEPTS.items():
         found = [
