@@ -253,3 +253,15 @@ def test_a_dry_run_says_what_would_be_measured_and_what_is_lacking(
     assert "measure lacks: lacks" in ran.said
     assert "it would fail: there is no counting house here" in ran.said
     assert "pp2048 tg128" in ran.said
+
+
+def test_the_one_that_the_docs_show_works(lanes: Any, site: Any, honest: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs/writing-an-engine.md").read_text()
+    code = next(b.split("```")[0] for b in page.split("```python\n") if "does it greet?" in b.split("```")[0])
+    site("their-plugin", "their_plugin", code, {"their": EXTENSION})
+    ran = lanes("bench", "--url", honest.url, "--instrument", "greet", "--with", "greet.times=2", "--json")
+    assert ran.code == 0, ran.said
+    (lane,) = ran.json["lanes"]
+    rows = lane["instruments"][0]["rows"]
+    assert [row["status"] for row in rows] == ["answered", "answered"]
+    assert rows[0]["evidence"]["exchanges"][0]["sent"]["messages"][0]["content"] == "Hello"

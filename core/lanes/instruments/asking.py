@@ -24,6 +24,8 @@ REASONING = ("reasoning_content", "reasoning")
 
 _LONGEST_KEPT = 2000
 _CONNECT_S = 10.0
+_CHARS_PER_WRITTEN = 16
+"""Characters of a prompt that take no longer than a token of the answer: four tokens."""
 _SLACK = 4.0
 """By how much an answer may be slower than the slowest before."""
 
@@ -172,7 +174,6 @@ class Asker:
         dialect = self.endpoint.dialect
         limit = "max_completion_tokens" if "max_tokens" in dialect.forbidden else "max_tokens"
         most = fields.pop("max_tokens", 64)
-        told = most if isinstance(most, int) else 0
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "messages": [{"role": "user", "content": content}],
@@ -182,6 +183,9 @@ class Asker:
             **fields,
         }
         body = {k: v for k, v in body.items() if v is not None and k not in dialect.forbidden}
+        # A prompt is read several times as fast as an answer is written, or faster.
+        read = len(json.dumps(body["messages"])) // _CHARS_PER_WRITTEN
+        told = read + (most if isinstance(most, int) else 0)
         waits_s = patience_s or self.patience_s + self.allowance_s(told)
         one = self.post(CHAT, body, leave, waits_s)
         if one.ok and one.usage and (tokens := one.usage.completion_tokens):

@@ -282,11 +282,11 @@ def _format(content: str, finish: str | None, unlike: Any) -> Found:
     return broken(f"the schema was accepted, and {problem}") if problem else supported()
 
 
-_RULES = 300
+_RULES = 150
 
 
 def long_system(server: Server) -> Found:
-    """A system prompt of some 3,000 tokens, and whether it was read."""
+    """A system prompt of some 2,000 tokens, and whether it was read."""
     rules = min(_RULES, (server.context or 1 << 20) // 40)
     text = " ".join(f"Rule {n}: be brief on matter {n * 7919 % 1000}." for n in range(1, rules + 1))
     chat: Sequence[Any] = [{"role": "system", "content": text}, {"role": "user", "content": PLAIN}]
