@@ -35,3 +35,14 @@ def test_an_order_that_does_not_name_each_rank_is_the_plugin_s_fault(lanes, slee
         ran = lanes("serve", "--recipe", recipe("sleeper"), *dry)
         assert f"start_order {order} should name each of the ranks (0,) once" in ran.said
         assert "(from sleeper 1.0) raised ValueError" in ran.said
+
+
+def test_an_image_is_not_built_for_an_engine_that_uses_none(echo, recipe, tmp_path):
+    file = recipe("echo")
+    (tmp_path / "r.toml").write_text(
+        f'image = "x:1"\n{(tmp_path / "r.toml").read_text()}[build]\ncontext = "x"\n'
+    )
+    for dry in (["--dry-run"], []):
+        ran = echo("run", "--recipe", file, *dry)
+        assert "recipe 'r' builds an image, and engine 'echo' uses none" in ran.said
+        assert "take [build] out of the recipe" in ran.said

@@ -97,6 +97,11 @@ MISTAKES = {
         ", line 6: model.repo: model.path and model.repo exclude each other; keep one",
     ),
     "a key that lanes writes": ('origin = "x"\n' + GOOD, ", line 1: origin: there is no such key"),
+    "a build of no name": (GOOD + '[build]\ncontext = "x"\n', ": image: the key is missing; it is the name of what"),
+    "a build without its folder": (
+        'image = "x:1"\n' + GOOD + '[build]\npatches = []\n',
+        ", line 6: build.context: the key is missing; it should be a string",
+    ),
     "no model": (HEAD, ": model: the key is missing; it should be a table"),
     "no name of the model": (HEAD + "\n[model]\n", ", line 4: model.name: the key is missing; it should be a string"),
     "nothing": ("", ": name: the key is missing; it should be a string"),

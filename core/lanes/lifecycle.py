@@ -154,6 +154,11 @@ def _items(engine: Engine, lane: Lane, allowed: Allowed) -> tuple[StageItem, ...
     wanted: tuple[StageItem, ...] = tuple(engine.ask("lanes_stage", lane=lane))
     if lane.recipe:
         wanted = tuple(_built(one, lane.recipe) for one in wanted)
+        if lane.recipe.build is not None and not any(isinstance(one, Build) for one in wanted):
+            raise StagingError(
+                f"recipe {lane.recipe.name!r} builds an image, and engine {engine.name!r} uses none",
+                "take [build] out of the recipe",
+            )
         wanted += (*lane.recipe.staging, *lane.recipe.scripts)
     return tuple(resolved(one, allowed) if isinstance(one, HostScript) else one for one in wanted)
 

@@ -80,6 +80,8 @@ def _check(recipe: Recipe) -> None:
     for name in recipe.env:
         if not name or "=" in name:
             raise Mistake(f"env.{name}", "the name of an environment variable holds no '=', and is not empty")
+    if recipe.build is not None and not recipe.image:
+        raise Mistake("image", "the key is missing; it is the name of what [build] builds")
     given = [k for k in ("path", "package", "repo") if getattr(recipe.model, k) is not None]
     for key in given:
         if not getattr(recipe.model, key):

@@ -177,6 +177,21 @@ def _pump(stream: IO[bytes], outputs: Sequence[IO[bytes]]) -> None:
                     view = view[output.write(view) or 0 :]
 
 
+def _quick(ssh: str, target: str) -> list[str]:
+    """The ciphers that the user's ssh may use, those first that processors have instructions for: of what ssh prefers
+    an image takes twice the time."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(
+            [ssh, "-G", "--", target], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10, check=True
+        ).stdout  # fmt: skip
+        allowed = next(line.split()[1] for line in told.splitlines() if line.startswith("ciphers ")).split(
+            ","
+        )
+        if quick := [one for one in allowed if "-gcm" in one]:
+            return ["-c", ",".join([*quick, *(one for one in allowed if one not in quick)])]
+    return []
+
+
 class _Courier:
     """Our program on a node, or beside us."""
 
@@ -216,8 +231,11 @@ class _Courier:
             "oci": oci,
         }
         python = ["python3" if stop.host.ssh else sys.executable, "-I", "-S", "-c", _BOOT]
+        command = hosts.command(stop.host, python)
+        if stop.host.ssh is not None:
+            command[1:1] = _quick(command[0], stop.host.ssh)
         self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            hosts.command(stop.host, python), stdin=subprocess.PIPE, bufsize=0, start_new_session=True,
+            command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True,
             stdout=subprocess.PIPE if export else subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         assert self.process.stdin is not None and self.process.stderr is not None
