@@ -238,7 +238,7 @@ def test_scores_of_two_versions_of_an_instrument_do_not_compare():
     found = compare([run(1, scored(87, "2.8.0"), scored(89, "3.0.0"))])
     assert found.verdicts == ()
     (flag,) = found.flags
-    assert flag.kind == "versions" and "2.8.0 for v2.8.0" in flag.sentence
+    assert flag.kind == "versions" and "2.8.0 for v2.8.0" in flag.sentence and "TC-21" in flag.sentence
     assert len(compare([run(1, scored(87, "2.8.0"), {**scored(89, "2.8.0"), "name": "b"})]).verdicts) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,6 +12,7 @@ from lanes.comparing.grouping import Group, Launch
 from lanes.comparing.metrics import METRICS
 from lanes.comparing.summarising import Reading, readings
 from lanes.comparing.values import number
+from lanes.results.quality import unrankable
 
 _SAME = 0.005
 """Figures closer than that are one figure, rounded."""
@@ -53,9 +55,12 @@ def _versions(shown: Sequence[Group]) -> Iterator[Flag]:
     for instrument, versions in by.items():
         if len(versions) > 1:
             told = "; ".join(f"{version} for {', '.join(lanes)}" for version, lanes in versions.items())
+            pairs = itertools.combinations(({"version": version} for version in versions), 2)
+            why = next((found for a, b in pairs if (found := unrankable(a, b))), None)
+            more = f" ({why})" if why and instrument == "tooleval" else ""
             yield Flag(
                 kind="versions",
-                sentence=f"scores of {instrument} by different versions do not compare: {told}",
+                sentence=f"scores of {instrument} by different versions do not compare: {told}{more}",
                 lanes=tuple(lane for lanes in versions.values() for lane in lanes),
             )
 
