@@ -265,3 +265,17 @@ def test_the_one_that_the_docs_show_works(lanes: Any, site: Any, honest: Any) ->
     rows = lane["instruments"][0]["rows"]
     assert [row["status"] for row in rows] == ["answered", "answered"]
     assert rows[0]["evidence"]["exchanges"][0]["sent"]["messages"][0]["content"] == "Hello"
+
+
+def test_a_lane_of_ours_that_answers_nonsense_is_unrunnable_unless_the_user_goes_on(echo: Any) -> None:
+    """echo says the prompt's words again: quick, and no sense."""
+    ran = echo("run", "--engine", "echo", "--instrument", "smoke", "--json")
+    assert ran.code == 3, ran.said
+    jsonschema.Draft202012Validator(SCHEMA).validate(ran.json)
+    (lane,) = ran.json["lanes"]
+    assert (lane["status"], lane["verdict"]) == ("unrunnable", "unrunnable")
+    assert [f["question"] for f in lane["findings"]][-1] == "sense"
+    ran = echo("run", "--engine", "echo", "--instrument", "smoke", "--despite", "sense", "--json")
+    assert ran.code == 0, ran.said
+    (lane,) = ran.json["lanes"]
+    assert (lane["status"], lane["overrides"]) == ("measured", ["sense"])

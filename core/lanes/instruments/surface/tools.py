@@ -140,7 +140,7 @@ def _unread(server: Server, one: Exchange) -> str | None:
     if counted > without.prompt_tokens:
         return None
     return (
-        f"the prompt has {counted} tokens with the tools as without: the chat template has no place for them"
+        f"the prompt has {counted} tokens with the tools as without: nobody read them"
     )
 
 
