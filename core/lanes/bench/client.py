@@ -59,7 +59,8 @@ class Client:
         self.endpoint = endpoint
         self.limits = limits or Limits()
         self._target = Target.of(endpoint)
-        self._active = 0
+        self._tapes: set[Tape] = set()
+        self._looking: asyncio.TimerHandle | None = None
         self._feeding = asyncio.Lock()
         self._nagle = Nagle()
 
@@ -116,15 +117,15 @@ class Client:
         self, connection: Connection, payload: bytes, sink: _Sink, most: float = math.inf
     ) -> None:
         """Write the request and feed `sink` until it is done, or `most` steps. The connection is closed."""
-        idle_s = min(_IDLE_S, self.limits.stall_s / 4, self.limits.first_byte_s / 4)
-        tape = Tape(connection, idle_s, self._room, self._nagle)
-        self._active += 1
+        tape = Tape(connection, self._room, self._nagle)
+        self._tapes.add(tape)
+        if self._looking is None:
+            self._look()
         try:
             sink.t0_ns = connection.start(payload, tape.take, tape.end)
             await self._play(tape, sink, most)
         finally:
-            self._active -= 1
-            tape.close()
+            self._tapes.discard(tape)
             connection.close()
 
     async def _play(self, tape: Tape, sink: _Sink, most: float) -> None:
@@ -163,9 +164,17 @@ class Client:
             if sink.streams:
                 tape.running()
 
+    def _look(self) -> None:
+        """Look at all tapes, again and again while there are some."""
+        for tape in self._tapes:
+            tape.look()
+        idle_s = min(_IDLE_S, self.limits.stall_s / 4, self.limits.first_byte_s / 4)
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(idle_s, self._look) if self._tapes else None
+
     def _room(self) -> int:
         """How many bytes one stream may leave unread on its tape."""
-        return max(_ROOM_BYTES // max(self._active, 1), _LEAST_ROOM_BYTES)
+        return max(_ROOM_BYTES // max(len(self._tapes), 1), _LEAST_ROOM_BYTES)
 
 
 class _Answer:

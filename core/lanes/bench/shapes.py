@@ -25,7 +25,8 @@ from lanes.bench.tape import Read, Reads
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _COUNTS = re.compile(rb'("(?:completion|total)_tokens": ?)(0|[1-9]\d{0,14})(?=\D)')
 _NO_TEXT = re.compile(rb'["\\\x00-\x1f\x7f]')
-_DIGITS, _ZERO = 15, ord("0")
+_NO_COUNT = re.compile(rb"(?:^|,)(?:0\d|,|$)|[^\d,]|\d{16}")
+"""In counts with commas between: what JSON does not write, or is no count."""
 _OTHER_TEXT, _OTHER_COUNT = "~another text~", 7654321
 _LESSONS, _HITS_A_LESSON = 8, 32
 """Attempts to learn, and how many reads that were known earn another; a server whose events differ
@@ -68,7 +69,7 @@ class Shape:
         this shape."""
         starts, same, end = self._starts, self._same, self._same[-1]
         texts: list[bytes] = []
-        counts: list[int | None] = []
+        counts: list[bytes] = []
         for one in data:
             size = len(one)
             start = starts.get(size)
@@ -80,15 +81,23 @@ class Shape:
                 texts.append(one[len(start) : -len(end)])
                 continue
             # Comparing bytes with bytes is what a regular expression does far more slowly.
-            parts, rest = [], one[len(start) :]
-            for each in same:
-                part, found, rest = rest.partition(each)
-                parts.append(part)
-            if not found or rest or not all(map(_is_count, parts[1:])):
+            text, found, rest = one[len(start) :].partition(same[0])
+            texts.append(text)
+            for each in same[1:]:
+                count, found, rest = rest.partition(each)
+                counts.append(count)
+            if not found or rest:
+                texts.pop()
                 break
-            texts.append(parts[0])
-            counts.append(int(parts[self._completion]) if self._completion else None)
-        return [*zip(_decoded(texts), counts or itertools.repeat(None), strict=False)]
+        width = len(same) - 1
+        del counts[len(texts) * width :]
+        if counts and _NO_COUNT.search(b",".join(counts)):
+            wrong = next(n for n, count in enumerate(counts) if _NO_COUNT.search(count))
+            del texts[wrong // width :]
+        so_far = (
+            map(int, counts[self._completion - 1 :: width]) if self._completion else itertools.repeat(None)
+        )
+        return [*zip(_decoded(texts), so_far, strict=False)]
 
     def several(self, data: bytes) -> list[tuple[str, int | None]]:
         """Return the same of each chunk in a read of several, all of this shape; else nothing."""
@@ -248,10 +257,6 @@ class QuickRecorder(Recorder):
         delta = self._shape.parse(data)
         if delta is not None and delta.usage is not None:
             self._last["usage"] = delta
-
-
-def _is_count(digits: bytes) -> bool:
-    return digits.isdigit() and len(digits) <= _DIGITS and (digits[0] != _ZERO or digits == b"0")
 
 
 def _decoded(texts: list[bytes]) -> list[str]:

@@ -96,7 +96,7 @@ class Tape:
 
     Parsing while the streams run would delay the reads of the others, and a read that comes late finds
     several deltas that share one stamp. So reads are kept as they came, and looked through when the
-    answer may have ended, when nothing came for `idle_s`, or when there are too many; each at once
+    answer may have ended, when nothing came for a while, or when there are too many; each at once
     while `eager`, as long as it is not known to be a stream. `woken` says that it is time.
 
     Where there are many connections, what comes in the middle of an answer is acknowledged with delay. A
@@ -104,7 +104,7 @@ class Tape:
     acknowledged at once from then on.
     """
 
-    def __init__(self, connection: Connection, idle_s: float, room: Callable[[], int], nagle: Nagle) -> None:
+    def __init__(self, connection: Connection, room: Callable[[], int], nagle: Nagle) -> None:
         self.ended = False
         self.broken: str | None = None
         self.eager = True
@@ -112,30 +112,27 @@ class Tape:
         self._connection = connection
         self._nagle = nagle
         self._delayed = False
-        self._early = 0
+        self._early, self._long_ns = 0, _LONG_NS
         self._counted = (0, 0)
         self._past = 0
-        self._room = room
+        self._fresh_room = room
+        self._room = -1  # a wake for each read while `eager`
         # Flat: tuples in it would be tracked by the garbage collector, which would run often.
         self._kept: list[bytes | int] = []
-        self._bytes, self._limit = 0, room()
         self._last_ns = 0
-        self._loop = asyncio.get_running_loop()
-        self._idle_s = idle_s
         self._seen_ns = 0
-        self._timer = self._loop.call_later(idle_s, self._look)
 
     def take(self, data: bytes, stamp: bytes, read_ns: int) -> None:
         """Keep a read; wake who waits when it may be the last one, or there are too many.
 
-        `[DONE]` alone wakes nobody: the end of the answer follows at once, or `idle_s` does.
+        `[DONE]` alone wakes nobody: the end of the answer follows at once, or `look` does.
         """
         self._kept += (data, stamp, read_ns)
-        self._bytes += len(data)
-        if read_ns - self._last_ns > _LONG_NS or self._early:
+        if read_ns - self._last_ns > self._long_ns:
             self._consider(data)
         self._last_ns = read_ns
-        if data.endswith(b"0\r\n\r\n") or self._bytes > self._limit or self.eager:
+        self._room -= len(data)
+        if self._room < 0 or data.endswith(b"0\r\n\r\n"):
             self._wake()
 
     def _consider(self, data: bytes) -> None:
@@ -150,7 +147,10 @@ class Tape:
                 self._connection.delay_acks(False)
         if self._early:
             self._early -= 1
-            if not self._early and self._connection.many and not self._nagle.seen:
+            if self._early:
+                return
+            self._long_ns = _LONG_NS
+            if self._connection.many and not self._nagle.seen:
                 self._delayed = True
                 self._segments()
                 self._connection.delay_acks(True)
@@ -166,7 +166,9 @@ class Tape:
         """It is known to be a stream: events will come one by one."""
         if self.eager:
             self.eager = False
-            self._early = _RUNNING
+            self._room = self._fresh_room()
+            # Each of the first reads is considered.
+            self._early, self._long_ns = _RUNNING, -1
 
     def end(self, broken: str | None) -> None:
         self.ended, self.broken = True, broken
@@ -180,14 +182,13 @@ class Tape:
         """Return what is on the tape, which is empty then."""
         kept = self._kept
         self._past += len(kept) // 3
-        self._kept, self._bytes, self._limit = [], 0, self._room()
+        self._kept = []
+        if not self.eager:
+            self._room = self._fresh_room()
         return Reads.of(kept[::3], kept[1::3], kept[2::3], t0_ns)  # type: ignore[arg-type]
 
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Called now and then: wake who waits when nothing came since the last time."""
         if self._last_ns == self._seen_ns:
             self.woken.set()
         self._seen_ns = self._last_ns
-        self._timer = self._loop.call_later(self._idle_s, self._look)
