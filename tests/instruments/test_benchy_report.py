@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +14,9 @@ from lanes.bench.plan import Cell
 from lanes.errors import LanesError
 from lanes.instruments.benchy import Options, _groups, fields_of
 from lanes.instruments.benchy_report import Request, judge, requests, rows
-from lanes.instruments.benchy_text import text_of
-from lanes.types import Dialect
+from lanes.instruments.benchy_text import BOOK_URL, fitting, text_of
+from lanes.testing.scripted import ScriptedServer, count_tokens
+from lanes.types import Dialect, Endpoint
 
 CELL = Cell(pp=1000, tg=101)
 
@@ -166,3 +171,19 @@ def test_a_book_of_allowed_words_only() -> None:
 def test_wrong_options_get_a_sentence() -> None:
     with pytest.raises(ValueError, match="runs"):
         Options(runs=0)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_text_of_words_that_are_one_token_each(counts: bool, tmp_path: Path) -> None:
+    with ScriptedServer(tokenizer=counts) as server:
+        dialect = Dialect(tokenize_path="/tokenize" if counts else None)
+        text = asyncio.run(fitting(Endpoint(url=server.url, model="scripted", dialect=dialect)))
+    assert (text.note is None) is counts
+    # The server's tokens are of seven letters at most, and marks of their own.
+    assert count_tokens(text.book) == len(re.findall(r"\w+|[^\w\s]", text.book)) > 100_000
+    folder = text.write(tmp_path)
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    assert set(vocabulary) == {"[UNK]", *text.items}
+    (book,) = (tmp_path / ".cache" / "llama-benchy").iterdir()
+    assert book.name == f"{hashlib.md5(BOOK_URL.encode(), usedforsecurity=False).hexdigest()}.txt"
+    assert book.read_text() == text.book
