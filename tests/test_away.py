@@ -257,9 +257,25 @@ def test_a_server_that_the_node_does_not_see_is_told_as_seen_from_there(lanes, n
     server.stop = lambda: None
 
 
+def test_a_lane_on_this_machines_loopback_cannot_be_measured_from_elsewhere(echo, node):
+    node.install_lanes()
+    assert echo("serve", "--engine", "echo").code == 0
+    ran = echo("bench", "--from", "box", *QUICK)
+    assert ran.code == 2
+    assert "is box itself when seen from there" in ran.said
+    assert echo("stop").code == 0
+    ran = echo("run", "--engine", "echo", "--from", "box", *QUICK)
+    assert ran.code == 2
+    assert "http://127.0.0.1 is box itself when seen from there" in ran.said
+    assert echo.records() == []
+
+
 def test_options_of_from_without_it_are_refused(lanes):
     ran = lanes("bench", "--url", "http://192.0.2.1", "--cluster", "c")
-    assert (ran.code, ran.err) == (2, "lanes: --cluster goes with --from. say from which node to measure\n")
+    assert (ran.code, ran.err) == (
+        2,
+        "lanes: --cluster goes with --from. say from which of its nodes to measure\n",
+    )
 
 
 # -- What ends too early -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 UNBELIEVED = (
     "the passes are kept: `lanes history show` has them; change --pp, --tg or --passes, and measure again"
 )
+Measure = Callable[..., measuring.Session]
+"""`measuring.measure`, or what does the same elsewhere."""
 INTERRUPTED = Outcome(status="interrupted", reason="interrupted by the user")
 
 
@@ -36,6 +38,7 @@ def run(
     take_over: str | None = None,
     allowed: Allowed = NOTHING,
     retries: int = RETRIES,
+    measure: Measure = measuring.measure,
 ) -> list[Outcome]:
     """Bring up, measure and take down each lane in turn, each at its place.
 
@@ -45,7 +48,7 @@ def run(
     # The same prompts for every lane of the run, fresh in the next one.
     plan = attrs.evolve(plan, comparison=journal.run)
     return [
-        one(bound, place, plan, journal, chosen, port, despite, take_over, allowed, retries)
+        one(bound, place, plan, journal, chosen, port, despite, take_over, allowed, retries, measure=measure)
         for bound, place in zip(bounds, places, strict=True)
     ]
 
@@ -62,6 +65,7 @@ def one(
     allowed: Allowed = NOTHING,
     retries: int = RETRIES,
     block: Mapping[str, Any] | None = None,
+    measure: Measure = measuring.measure,
 ) -> Outcome:
     """Do so with one lane. `block` is where a launch of an A/B belongs."""
     outcome = INTERRUPTED
@@ -70,7 +74,7 @@ def one(
         if block is not None:
             journal.record("block", lane=attempt.index, block=dict(block))
         endpoint = attempt.up(despite, take_over)
-        outcome = _measured(attempt, endpoint, plan, chosen, despite)
+        outcome = _measured(attempt, endpoint, plan, chosen, despite, measure)
     except LanesError as error:
         outcome = attempt.failed(error)
     except Exception as error:
@@ -93,11 +97,12 @@ def _measured(
     plan: Plan,
     chosen: Sequence[Chosen],
     despite: Collection[str],
+    measure: Measure,
 ) -> Outcome:
     if endpoint is None:
         return Outcome(status="unmeasurable", reason="the engine has no server to measure")
     attempt.enter("measuring")
-    found = measuring.measure(
+    found = measure(
         chosen,
         endpoint,
         plan,

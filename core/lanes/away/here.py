@@ -8,7 +8,7 @@ import os
 import selectors
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,31 @@ _ERRORS: dict[int, type[LanesError]] = {2: UsageError, 3: Unrunnable}
 INSTALL = f"pip install lanes-core=={__version__}"
 
 
+@attrs.frozen(kw_only=True)
+class Vantage:
+    """From where to measure: a host, and the path of the interpreter there that has `lanes` (None: `lanes` is on
+    the path)."""
+
+    host: Host
+    python: str | None = None
+
+    def client(self) -> Client:
+        return Client(self.host, self.python)
+
+    def check(self, addresses: Iterable[str]) -> None:
+        """Find out, before anything is started, what would be in the way of measuring servers at these hosts.
+        Raises `UsageError` and `LaneError`."""
+        for one in addresses:
+            reachable(f"http://[{one}]" if ":" in one else f"http://{one}", hosts.name(self.host))
+        with self.client():
+            pass
+
+    def measure(self, *arguments: Any) -> Session:
+        """As `measuring.measure`, by a client that is started for it."""
+        with self.client() as client:
+            return client.measure(*arguments)
+
+
 class Client:
     """`lanes` on another host, as the client of a measurement. Use it as a context manager: entering starts it.
 
@@ -53,7 +78,6 @@ class Client:
     """
 
     def __init__(self, host: Host, python: str | None = None) -> None:
-        """`python` is the path of the interpreter there that has `lanes`; None: `lanes` is on the path."""
         self._host, self._python = host, python
         self._name = hosts.name(host)
         self.about: dict[str, Any] = {}
@@ -143,6 +167,7 @@ class Client:
             despite=list(despite),
             overrides=list(overrides),
         )
+        journal.record("environment", lane=lane, environment={**subject.environment, "client": self.about})
         record = _Record(journal, lane, tuple(one.instrument.name for one in chosen))
         try:
             return self._follow(record)

@@ -58,23 +58,18 @@ def command(
 
     if lane is not None and url is not None:
         raise UsageError("name a lane or a --url, not both")
+    if cluster is not None and node is None:
+        raise UsageError("--cluster goes with --from", "say from which of its nodes to measure")
     made, chosen = options.what(**plan)
+    vantage = options.vantage_of(node, python, cluster)
     interrupts.install()
     with contextlib.ExitStack() as held:
-        client = options.client(node, python, cluster)
-        if client is not None:
-            held.enter_context(client)
+        client = held.enter_context(vantage.client()) if vantage else None
         subject, endpoint = _target(lane, url, model, api_key_env, client)
         store = held.enter_context(Store(paths.history()))
         with Screen() as screen:
             journal = Journal(store, screen, command="bench")
-            index = journal.lane(
-                name=subject.name,
-                engine=subject.engine,
-                cluster="",
-                url=endpoint.url,
-                **({"environment": {"client": client.about}} if client else {}),
-            )
+            index = journal.lane(name=subject.name, engine=subject.engine, cluster="", url=endpoint.url)
             journal.record("phase", lane=index, phase="measuring")
             code = 130
             status, reason, next_step = "interrupted", "interrupted by the user", None

@@ -10,7 +10,7 @@ import click
 from lanes.errors import UsageError
 
 if TYPE_CHECKING:
-    from lanes.away.here import Client
+    from lanes.away.here import Vantage
     from lanes.bench.plan import Plan
     from lanes.instruments import Chosen
     from lanes.lifecycle import Bound
@@ -242,17 +242,16 @@ def vantage(command: F) -> F:
     return command
 
 
-def client(node: str | None, python: str | None, cluster: str | None) -> Client | None:
-    """The client on the host that --from names; None where that is this one. Raises `UsageError`."""
+def vantage_of(node: str | None, python: str | None, cluster: str | None) -> Vantage | None:
+    """What the options above come to; None where it is here. Raises `UsageError`."""
     if node is None:
-        given = "--from-python" if python else "--cluster" if cluster else None
-        if given:
-            raise UsageError(f"{given} goes with --from", "say from which node to measure")
+        if python is not None:
+            raise UsageError("--from-python goes with --from", "say from which node to measure")
         return None
     from lanes.away import here
 
     host = here.host_of(node, cluster)
-    return here.Client(host, python) if host.ssh is not None else None
+    return here.Vantage(host=host, python=python) if host.ssh is not None else None
 
 
 settings = click.option(

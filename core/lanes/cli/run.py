@@ -16,6 +16,7 @@ from lanes.cli import options, output
 )
 @click.option("--recipe", "recipes", multiple=True, help="A recipe, by name or file; may be repeated.")
 @options.lane
+@options.vantage
 @options.plan
 @output.as_json
 def command(
@@ -31,6 +32,8 @@ def command(
     allowed: Mapping[str, str | None],
     retries: int,
     dry_run: bool,
+    node: str | None,
+    python: str | None,
     as_json: bool,
     **plan: Any,
 ) -> int:
@@ -39,7 +42,7 @@ def command(
     Each lane is checked, staged, launched, measured and stopped in turn; one that fails or cannot run
     is a row with its reason. Every pass is kept as it ends: see `lanes history`.
     """
-    from lanes import interrupts, paths, records, runs
+    from lanes import interrupts, measuring, paths, records, runs
     from lanes.cli import dryrun, figures
     from lanes.cli.progress import Screen
     from lanes.journal import Journal
@@ -47,9 +50,13 @@ def command(
 
     bounds, places = options.bind(engines, recipes, model, settings, arch, cluster, real=not dry_run)
     made, chosen = options.what(**plan)
+    vantage = options.vantage_of(node, python, cluster)
     if dry_run:
         return dryrun.show(bounds, places, despite, made, as_json, allowed, chosen)
     interrupts.install()
+    if vantage is not None:
+        vantage.check(place.http_host for place in places)
+    measure = measuring.measure if vantage is None else vantage.measure
     for record, how in records.mend_all():
         click.echo(f"lanes: cleaned up after {record.id}: {how.sentence}", err=True)
     with Store(paths.history()) as store:
@@ -58,7 +65,7 @@ def command(
             code = 130
             try:
                 outcomes = runs.run(
-                    bounds, places, made, journal, chosen, port, despite, take_over, allowed, retries
+                    bounds, places, made, journal, chosen, port, despite, take_over, allowed, retries, measure
                 )
                 code = runs.exit_code(outcomes)
             finally:

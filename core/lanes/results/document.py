@@ -4,6 +4,7 @@ Events, in the order they may come (each with the index `lane` where it belongs 
 
     run            command, lanes_version, host, comparison
     new-lane       name, engine, recipe, cluster, environment, overrides, url
+    environment    environment
     findings       verdict, findings
     phase          phase
     staged         staged
