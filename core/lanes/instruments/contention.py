@@ -124,7 +124,8 @@ class _Contention:
             alone = await self._ask(depth, self._answer, depth, f"alone{number}")
             self._done += depth
             self._progress(f"{of}: decode beside a prefill")
-            besides.append(await self._beside(depth, number, short, alone))
+            kept = max((one.share for one in besides if one.share is not None), default=1.0)
+            besides.append(await self._beside(depth, number, short, alone, kept))
             self._done += depth
             self._row(_beside_row(depth, besides))
             self._progress(f"{of}: two prompts at once")
@@ -132,12 +133,16 @@ class _Contention:
             self._done += 2 * depth
             self._row(_together_row(depth, togethers))
 
-    async def _beside(self, depth: int, number: int, short: Stream, alone: Stream) -> Seen:
-        """Start a short prompt with a long answer; when it has run for a while, send the deep one."""
+    async def _beside(self, depth: int, number: int, short: Stream, alone: Stream, kept: float) -> Seen:
+        """Start a short prompt with a long answer; when it has run for a while, send the deep one.
+
+        The answer is as long as the other prefill takes alone, at the share of its speed that it `kept` in
+        the passes before: more would only have to be waited for.
+        """
         rate = decode_tps(short, await self._session.first_delta(short)) or 10.0
         deep_s = ttft_s(alone) or 1.0
         lead_s = min(max(_LEAD_TOKENS / rate, _LEAD_S[0]), _LEAD_S[1])
-        tokens = round(rate * (lead_s + 1.5 * deep_s + 1)) + _TAIL_TOKENS
+        tokens = round(rate * (2 * lead_s + deep_s * min(1.5 * kept, 1))) + _TAIL_TOKENS
         room = (self._limit.tokens or _MOST_TOKENS) - self._options.prompt - _TAIL_TOKENS
         tokens = max(min(tokens, room, _MOST_TOKENS), _LEAD_TOKENS)
         running = await self._body(self._options.prompt, tokens, depth, f"running{number}")
