@@ -139,9 +139,7 @@ def _unread(server: Server, one: Exchange) -> str | None:
         return None
     if counted > without.prompt_tokens:
         return None
-    return (
-        f"the prompt has {counted} tokens with the tools as without: nobody read them"
-    )
+    return f"the prompt has {counted} tokens with the tools as without: nobody read them"
 
 
 def _calls(said: Message) -> Found | None:
