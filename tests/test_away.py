@@ -386,6 +386,17 @@ def test_rubbish_instead_of_a_hello_is_one_sentence(lanes, node, server, lines, 
         ([event("launched", lane=0)], "'launched' is nothing that a measurement has"),
         ([event("run", command="run")], "'run' is nothing that a measurement has"),
         ([event("instrument", instrument="evil", plan={})], "it names an instrument that was not asked for"),
+        (
+            [event("instrument", instrument="probe", plan={"slo": {"ttft_s": "soon"}})],
+            "a 'instrument' has not the form of one",
+        ),
+        (
+            [
+                BEGUN,
+                event("row", instrument="probe", row={"name": "x", "status": "y", "figures": {"a": 1e999}}),
+            ],
+            "is no message of lanes",
+        ),
         ([BEGUN, event("row", instrument="probe", row=7)], "a 'row' has not the form of one"),
         (
             [

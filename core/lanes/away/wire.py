@@ -16,6 +16,7 @@ import attrs
 import cattrs
 
 from lanes.measuring import Session
+from lanes.results.document import REQUESTS
 from lanes.types import Endpoint, Finding
 
 BEAT_S = 5.0
@@ -74,6 +75,8 @@ def event(kind: str, data: Data, instruments: Collection[str]) -> Data:
         raise Refused(f"{kind[:40]!r} is nothing that a measurement has")
     try:
         made = check(data)
+        if kind != REQUESTS:
+            json.dumps(made, allow_nan=False)
         if kind == "findings":
             return made
         if data["instrument"] not in instruments:
@@ -152,6 +155,12 @@ def _shown(line: bytes) -> str:
 
 
 def _instrument(data: Data) -> Data:
+    from lanes.bench.codec import from_json
+    from lanes.bench.slo import Slo
+
+    # Figures are computed anew by it.
+    if slo := data["plan"].get("slo"):
+        from_json(Slo, slo)
     return {"plan": dict(data["plan"])}
 
 
