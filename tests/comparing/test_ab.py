@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from lanes import ab
 from lanes.cli.ab import _values
+from lanes.results.store import Store
 
 QUICK = ("--pp", "32", "--tg", "8", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
 
@@ -87,7 +88,11 @@ def test_it_is_resumed_where_it_was(how, echo, wait_for):
     started = echo.start("ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "2", *QUICK)
 
     def under_way():
-        found = [d for d in echo("history", "--json").json if d["command"] == "ab"]
+        # Read here and now: by the time that a command had told it, the block might be over.
+        if not (echo.home / "history.sqlite").exists():
+            return None
+        with Store(echo.home / "history.sqlite") as store:
+            found = list(store.recent(1))
         return found and in_block(found[0], 2) and found[0]
 
     run = wait_for(under_way, "the second block to begin", 120)["run"]
