@@ -46,3 +46,9 @@ def test_an_image_is_not_built_for_an_engine_that_uses_none(echo, recipe, tmp_pa
         ran = echo("run", "--recipe", file, *dry)
         assert "recipe 'r' builds an image, and engine 'echo' uses none" in ran.said
         assert "take [build] out of the recipe" in ran.said
+
+
+def test_the_order_in_which_ranks_start_is_shown(lanes):
+    pytest.importorskip("lanes_sglang")
+    ran = lanes("serve", "--recipe", "dsv41-flash-1017-4x-sglang", "--arch", "gb10", "--dry-run")
+    assert "started in this order: ranks 3, 2, 1, 0" in ran.out

@@ -101,6 +101,9 @@ def _print(preview: lifecycle.Preview) -> None:
     for process in preview.launch.processes:
         env = "".join(f"{k}={shlex.quote(v)} " for k, v in describe.hide(process.env).items())
         click.echo(f"  rank {process.rank}: {env}{shlex.join(process.argv)}")
+    if len(preview.launch.processes) > 1:
+        ranks = ", ".join(str(process.rank) for process in preview.launch.in_order)
+        click.echo(f"  started in this order: ranks {ranks}")
     for change in preview.limited:
         click.echo(f"  the cluster's file changes {change}")
     if preview.launch.endpoint:

@@ -64,7 +64,7 @@ def _table(document: dict[str, Any], between: str) -> Table:
         made = output.table("lane", "status")
         for lane in document["lanes"]:
             said = ": ".join(part for part in (lane["status"], lane["reason"]) if part)
-            made.add_row(lane["name"], said)
+            made.add_row(lane["name"], said + _attempts(lane))
         return made
     made = output.table("lane", "cell", *columns.values(), "n>", "status")
     for lane in document["lanes"]:
