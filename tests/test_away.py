@@ -267,7 +267,7 @@ def test_a_lane_on_this_machines_loopback_cannot_be_measured_from_elsewhere(echo
     ran = echo("run", "--engine", "echo", "--from", "box", *QUICK)
     assert ran.code == 2
     assert "http://127.0.0.1 is box itself when seen from there" in ran.said
-    assert echo.records() == []
+    assert len(echo.records()) == 1, "nothing was launched the second time"
 
 
 def test_options_of_from_without_it_are_refused(lanes):
