@@ -7,6 +7,7 @@ it leaves nothing behind.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import platform
 import queue
@@ -47,8 +48,8 @@ def serve() -> int:
     controller = _Controller()
     try:
         controller.send("hello", **_about())
-        with tempfile.TemporaryDirectory(prefix="lanes-away-", ignore_cleanup_errors=True) as folder:
-            _serve(controller, Path(folder))
+        with contextlib.ExitStack() as held:
+            _serve(controller, held)
         return 0
     except LanesError as error:
         controller.send("error", message=error.message, next_step=error.next_step, exit_code=error.exit_code)
@@ -57,7 +58,7 @@ def serve() -> int:
         controller.flush()
 
 
-def _serve(controller: _Controller, folder: Path) -> None:
+def _serve(controller: _Controller, held: contextlib.ExitStack) -> None:
     kind, asked = controller.ask()
     if kind == "discover":
         _take_key(asked)
@@ -69,7 +70,7 @@ def _serve(controller: _Controller, folder: Path) -> None:
         _chosen(asked["instruments"]),
         wire.endpoint(asked["endpoint"]),
         codec.from_json(Plan, asked["plan"]),
-        _Relay(controller.send, folder),
+        _Relay(controller.send, held),
         0,
         Subject(**asked["subject"]),
         wire.findings(asked["findings"]),
@@ -110,8 +111,9 @@ def _chosen(asked: Mapping[str, Mapping[str, Any] | None]) -> tuple[Chosen, ...]
 class _Relay:
     """A journal whose events go to the controller. What has ended is remembered, for instruments that ask."""
 
-    def __init__(self, send: Callable[..., None], folder: Path) -> None:
-        self._send, self._folder = send, folder
+    def __init__(self, send: Callable[..., None], held: contextlib.ExitStack) -> None:
+        self._send, self._held = send, held
+        self._made: Path | None = None
         self._events: list[Event] = []
 
     def record(self, kind: str, **data: Any) -> None:
@@ -130,11 +132,15 @@ class _Relay:
         return fold("", self._events, True)
 
     def folder(self, lane: int, instrument: str) -> Path:
-        return self._folder / instrument
+        if self._made is None:
+            # Only for an instrument that leaves files: a client that is killed has no time to clean up.
+            made = tempfile.TemporaryDirectory(prefix="lanes-away-", ignore_cleanup_errors=True)
+            self._made = Path(self._held.enter_context(made))
+        return self._made / instrument
 
     def _files(self, instrument: str) -> None:
-        folder = self.folder(0, instrument)
-        for path in sorted(folder.iterdir())[: wire.FILES] if folder.is_dir() else ():
+        folder = self._made / instrument if self._made else None
+        for path in sorted(folder.iterdir())[: wire.FILES] if folder and folder.is_dir() else ():
             if path.is_file() and path.stat().st_size <= wire.FILE_BYTES:
                 content = base64.b64encode(path.read_bytes()).decode()
                 self._send("file", instrument=instrument, name=path.name, content=content)
