@@ -228,7 +228,7 @@ def test_a_machine_is_asked_over_ssh(offline, ssh_host, wait_for):
 def test_a_machine_that_cannot_be_reached_is_one_sentence(offline, ssh_host):
     ran = offline("check", offline.recipe, "--node", "no-such-host.invalid")
     assert ran.code == 1
-    assert "on no-such-host.invalid failed: " in ran.err
+    assert "no-such-host.invalid cannot be reached: " in ran.err
     assert "`ssh no-such-host.invalid` must work without a password" in ran.err
 
 

@@ -22,7 +22,7 @@ from lanes.cli import output
 )
 @output.as_json
 def command(run: str | None, lane: str | None, target: Path | None, as_json: bool) -> None:
-    """Write a report of a run.
+    """Bundle what failed in a run for the engine's maintainers.
 
     --bug RUN: versions, image digests, the command line, the prompt, logs and a page in Markdown, with
     secrets taken out.
