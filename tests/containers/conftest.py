@@ -6,6 +6,7 @@ The image holds nothing but folders: Python and lanes-echo come in by mounts.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -222,6 +223,10 @@ def containers() -> Callable[..., list[dict[str, str]]]:
     return containers_of
 
 
+_CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
+"""Of linux/sched.h; `os.unshare` is there from Python 3.12 on."""
+
+
 class Bed:
     """Four machines in namespaces of network and mounts, each with an sshd and a Docker engine of its own.
 
@@ -286,6 +291,19 @@ class Bed:
         argv = [*self.inside(name), "/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / f"sshd-{name}")]
         with (self.folder / f"sshd-{name}.log").open("ab") as log:
             self.sshds[name] = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_network() -> None:
+    """Give each of several workers a network and mounts of its own, so that their machines do not meet."""
+    if os.environ.get("PYTEST_XDIST_WORKER") and os.geteuid() == 0 and shutil.which("ip"):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.unshare(_CLONE_NEWNS | _CLONE_NEWNET):
+            pytest.skip(f"a worker needs namespaces of its own: {os.strerror(ctypes.get_errno())}")
+        Path("/run/netns").mkdir(exist_ok=True)
+        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "none", "/run/netns"], check=True)
+        _ip("link", "set", "lo", "up")
 
 
 @pytest.fixture(scope="session")
