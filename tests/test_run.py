@@ -148,12 +148,10 @@ def test_lanes_of_several_runs_are_compared_in_one_table(echo, tmp_path):
     table = echo("compare", first, second)
     assert table.code == 0
     assert f"echo ({first})" in table.out
-    assert f"echo ({second})" in table.out
     assert "crashed: the process exited with code 3" in table.said
-    lanes = echo("compare", first, second, "--json").json["lanes"]
-    assert [(lane["run"], lane["status"]) for lane in lanes] == [
-        (first, "measured"),
-        (first, "crashed"),
-        (second, "measured"),
+    sides = echo("compare", first, second, "--json").json["sides"]
+    assert [(side["name"], side["status"], side["runs"]) for side in sides] == [
+        ("echo", "measured", [first, second]),
+        ("broken", "crashed", [first]),
     ]
     assert echo("compare", "no-such-run").code == 2

@@ -13,13 +13,13 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from lanes import paths
-from lanes.bench import transport
 from lanes.bench.arrivals import Arrival
 from lanes.bench.calibration import calibrate, envelope
 from lanes.bench.calibration.calibrate import Bench, Load
 from lanes.bench.calibration.envelope import CellError, made
 from lanes.bench.calibration.metronome import Metronome
 from lanes.bench.stream import Stream
+from lanes.bench.tape import Tape
 from lanes.cli.calibrate import command
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the metronome is Linux's")
@@ -124,14 +124,17 @@ def test_streams_beyond_a_missed_goal_are_not_calibrated() -> None:
 def test_a_client_that_reads_late_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the kernel's stamps, and with reads that are delayed."""
 
-    def late(ancillary: object) -> None:
+    take = Tape.take
+
+    def late(self: Tape, data: bytes, stamp: bytes, read_ns: int) -> None:
         time.sleep(0.004)
+        take(self, data, b"", time.time_ns())
 
     with Metronome() as metronome:
         bench = Bench(metronome)
         load = Load(tokens=16, ttft_s=0.1, gap_s=0.02, passes=1)
         asyncio.run(bench.cell(4, load))
-        monkeypatch.setattr(transport, "stamp", late)
+        monkeypatch.setattr(Tape, "take", late)
         cell = asyncio.run(bench.cell(4, load))
     assert cell.missed and "TTFT was" in cell.missed
 
