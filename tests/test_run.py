@@ -147,7 +147,6 @@ def test_lanes_of_several_runs_are_compared_in_one_table(echo, tmp_path):
     second = echo("run", "--engine", "echo", *QUICK, "--json").json["run"]
     table = echo("compare", first, second)
     assert table.code == 0
-    assert f"echo ({first})" in table.out
     assert "crashed: the process exited with code 3" in table.said
     sides = echo("compare", first, second, "--json").json["sides"]
     assert [(side["name"], side["status"], side["runs"]) for side in sides] == [
