@@ -91,7 +91,9 @@ def _shown(value: Any) -> str:
 def _mistakes(error: BaseException, cls: Any, path: str) -> Iterator[tuple[str, str]]:
     """Walk an error of cattrs down to its leaves: (key path, what is wrong)."""
     if isinstance(error, cattrs.ClassValidationError):
-        cls = next((one for one in typing.get_args(cls) if attrs.has(one)), cls)  # of `Table | None` the table
+        cls = next(
+            (one for one in typing.get_args(cls) if attrs.has(one)), cls
+        )  # of `Table | None` the table
         hints = typing.get_type_hints(cls) if attrs.has(cls) else {}
         grouped, rest = error.group_exceptions()
         for inner, note in grouped:
