@@ -339,10 +339,10 @@ def test_what_a_build_printed_before_it_failed_is_told(fleet, build, tmp_path):
         shutil.copy(file, tmp_path / "context")
         copies += f"COPY {Path(file).name} {file if file != shell else '/bin/sh'}\n"
     with (tmp_path / "context" / "Dockerfile").open("a") as file:
-        file.write(f"{copies}RUN echo all is well; echo patching; echo hunk 3 FAILED >&2; exit 7\n")
+        file.write(f"{copies}RUN exec >&2; echo all is well; echo patching; echo hunk 3 FAILED; exit 7\n")
     with pytest.raises(StagingError) as caught:
         fleet.ready(build, "n1", origin=fleet.origin)
-    assert "returned a non-zero code: 7 at RUN echo all is well;" in caught.value.message
+    assert "returned a non-zero code: 7 at RUN exec >&2; echo all is well;" in caught.value.message
     assert caught.value.message.endswith(". It printed: all is well; patching; hunk 3 FAILED")
 
 
