@@ -280,7 +280,7 @@ def test_lengths_are_met_without_a_tokenizer(drive):
     assert not seen.faults
     for name in CLIMB:
         asked = float(name.split()[0].replace(",", ""))
-        assert seen.rows[name]["figures"]["prompt_tokens"] == pytest.approx(asked, rel=0.03)
+        assert seen.rows[name]["figures"]["prompt_tokens"] == pytest.approx(asked, rel=0.08)
 
 
 class Fragile:
