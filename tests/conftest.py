@@ -23,9 +23,10 @@ import attrs
 import psutil
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Started in the background, by `&`: what is started from here must hear Ctrl-C all the same.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGINT, signal.SIGHUP):
+    # Started by `&` or nohup: what is started from here must hear Ctrl-C and a closed terminal all the same.
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler)
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
