@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from lanes.bugs.secrets import Redactor, of_argv
+from lanes.executors.process import free_ports
 
 PLANTED = {
     "HF_TOKEN": "hf_PlAnTeDoNeXyZ0123456789abcdef",
@@ -116,7 +117,9 @@ def test_the_prompt_in_the_bundle_kills_the_server_again(crashed):
     lanes("report", "--bug", run, "--output", str(folder))
     line = next(one for one in (folder / "README.md").read_text().splitlines() if "lanes_echo.server" in one)
     words = [word for word in shlex.split(line) if not word.startswith(tuple(PLANTED))]
-    port = int(words[words.index("--port") + 1])
+    # The port of then may be another's by now.
+    (port,) = free_ports("127.0.0.1", 1)
+    words[words.index("--port") + 1] = str(port)
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
         try:
             for _ in range(100):

@@ -45,9 +45,12 @@ def test_a_rank_whose_container_somebody_removes_while_measuring(scene, bed, doc
     scene.reach("measuring")
     kill_rank(bed, docker, containers, 1, "rm -f")
     lane = scene.fails(run, 60)
-    assert lane["reason"] in (
-        "rank 1: somebody removed its container on n2 while measuring",
-        "rank 1: the process was killed by SIGKILL while measuring",
+    # Docker kills what it removes: which of the two is seen first is a matter of chance, and both are true.
+    assert lane["reason"].startswith(
+        (
+            "rank 1: somebody removed its container on n2 while measuring",
+            "rank 1: the process was killed by SIGKILL while measuring",
+        )
     )
     scene.clean()
     scene.runs_again()
