@@ -29,7 +29,7 @@ def _page(document: Mapping[str, Any], lane: Mapping[str, Any], files: Sequence[
     yield from _versions(document, lane)
     yield from _launch(lane)
     if log := _log(lane):
-        yield from ("", "## The log's telling lines", "", *_fenced(log[-_SHOWN:]))
+        yield from ("", "## The log's telling lines", "", *fenced(log[-_SHOWN:]))
     yield from ("", "## Files", "")
     yield from (f"- `{name}`" for name in files)
     yield ""
@@ -53,13 +53,13 @@ def _again(lane: Mapping[str, Any], files: Sequence[str]) -> Iterator[str]:
     yield from ("", "## How to see it again", "")
     for process in processes:
         yield f"Rank {process['rank']}:" if len(processes) > 1 else "Start the server:"
-        yield from ("", *_fenced([_command(process)], "sh"), "")
+        yield from ("", *fenced([_command(process)], "sh"), "")
     url = (launch.get("endpoint") or {}).get("url") or lane.get("url") or "http://HOST:PORT"
     if requests:
         yield from ("Send what kills it:" if len(requests) == 1 else "Send at once what kills it:", "")
         send = f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d @"
         ends = [" &"] * (len(requests) - 1) + [""]
-        yield from _fenced([send + name + end for name, end in zip(requests, ends, strict=True)], "sh")
+        yield from fenced([send + name + end for name, end in zip(requests, ends, strict=True)], "sh")
 
 
 def _command(process: Mapping[str, Any]) -> str:
@@ -121,7 +121,7 @@ def _launch(lane: Mapping[str, Any]) -> Iterator[str]:
     options = (lane.get("recipe") or {}).get("options") or {}
     if options:
         yield from ("", "## Options of the recipe", "")
-        yield from _fenced([f"{name} = {value!r}" for name, value in options.items() if value is not None])
+        yield from fenced([f"{name} = {value!r}" for name, value in options.items() if value is not None])
 
 
 def _log(lane: Mapping[str, Any]) -> list[str]:
@@ -130,7 +130,7 @@ def _log(lane: Mapping[str, Any]) -> list[str]:
     return list(lane.get("log") or ()) or kept
 
 
-def _fenced(lines: Iterable[str], kind: str = "") -> list[str]:
+def fenced(lines: Iterable[str], kind: str = "") -> list[str]:
     """A block that no line of it can end."""
     lines = list(lines)
     fence = "```"

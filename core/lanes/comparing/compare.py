@@ -9,7 +9,7 @@ from attrs import evolve
 
 from lanes.comparing import choices, doubts, factors, grouping, overview, pairing
 from lanes.comparing.comparison import Comparison
-from lanes.comparing.grouping import Launch
+from lanes.comparing.grouping import Group, Launch
 from lanes.comparing.judging import MARGIN
 from lanes.comparing.summarising import summary
 
@@ -34,13 +34,7 @@ def compare(
     Raises KeyError with the name of a lane or run of `only`, a factor, or a figure that nothing has.
     """
     pool = grouping.launches(documents)
-    shown = [one for one in pool if not only or one.lane["name"] in only or one.run in only]
-    for name in only:
-        if not any(name in (one.lane["name"], one.run) for one in shown):
-            raise KeyError(name)
-    # Lanes stand in the order in which they were named, those of an A/B as A and B.
-    shown.sort(key=lambda one: (_place(one, only), one.block[2] if one.block else ""))
-    groups = grouping.by_factor(shown, by) if by is not None else grouping.by_lane(shown)
+    groups = chosen(pool, only, by)
     summed = [summary(group) for group in groups]
     sides = factors.with_clocks([one.side for one in summed])
     summaries = [evolve(one, side=side) for one, side in zip(summed, sides, strict=True)]
@@ -57,6 +51,18 @@ def compare(
         choices=choices.choices(sides, columns, weights),
         margin=margin,
     )
+
+
+def chosen(pool: Sequence[Launch], only: Sequence[str] = (), by: str | None = None) -> list[Group]:
+    """The launches that are shown, by lane: the groups that the sides of `compare` are made of, in their
+    order. Raises KeyError as `compare` does."""
+    shown = [one for one in pool if not only or one.lane["name"] in only or one.run in only]
+    for name in only:
+        if not any(name in (one.lane["name"], one.run) for one in shown):
+            raise KeyError(name)
+    # Lanes stand in the order in which they were named, those of an A/B as A and B.
+    shown.sort(key=lambda one: (_place(one, only), one.block[2] if one.block else ""))
+    return grouping.by_factor(shown, by) if by is not None else grouping.by_lane(shown)
 
 
 def _agreed(documents: Sequence[Mapping[str, Any]]) -> Sequence[str]:
