@@ -160,7 +160,7 @@ def gather(what: Sequence[str], since: str | None = None) -> tuple[list[dict[str
         return documents, names
     with Store(paths.history()) as store:
         if since is not None:
-            return [*documents, *store.since(_moment(since))], names
+            return [*documents, *store.since(moment(since))], names
         by_run: dict[str, dict[str, Any]] = {}
         chosen = []
         for name in names:
@@ -173,7 +173,7 @@ def gather(what: Sequence[str], since: str | None = None) -> tuple[list[dict[str
         return list(by_run.values()), chosen
 
 
-def _moment(text: str) -> float:
+def moment(text: str, option: str = "--since") -> float:
     """Unix seconds of `2h`, `7d` ago or a date. Raises `UsageError`."""
     import datetime
     import time
@@ -191,7 +191,7 @@ def _moment(text: str) -> float:
         return datetime.datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise UsageError(
-            f"--since {text!r} is no time", "write 2h, 7d, or a date such as 2026-10-18"
+            f"{option} {text!r} is no time", "write 2h, 7d, or a date such as 2026-10-18"
         ) from None
 
 

@@ -2,7 +2,7 @@
 
 Every event is a transaction of its own, written as it happens, so a kill at any moment loses nothing
 that had ended. A run's document is folded from its events (see `document.py`); for a run that has
-ended it is kept beside them, so that listing many runs is quick.
+ended it is kept beside them, so that listing many runs is quick, and a summary (`summaries.py`) for searches.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from lanes.errors import LanesError, UsageError
 from lanes.owners import Owner
+from lanes.results import summaries
 from lanes.results.document import REQUESTS, Event, fold
 
 SCHEMA_VERSION = 1
@@ -37,6 +38,8 @@ CREATE INDEX IF NOT EXISTS lanes_by_name ON events (json_extract(data, '$.name')
 
 BUSY_S = 30.0
 """How long to wait for another process that is writing."""
+_AT_ONCE = 200
+"""Runs that are summarised in one transaction."""
 
 
 class Store:
@@ -157,9 +160,36 @@ class Store:
         """Close a run; its document is folded and kept."""
         self.append(run, "run-end", **data)
         with self._told("written"):
-            self._db.execute(
-                "UPDATE runs SET document = ? WHERE id = ?", (json.dumps(self._fold(run, False)), run)
-            )
+            document = self._fold(run, False)
+            self._db.execute("UPDATE runs SET document = ? WHERE id = ?", (json.dumps(document), run))
+            self._summarise([document])
+
+    def search(self, wanted: summaries.Wanted, limit: int) -> tuple[int, Iterator[summaries.Hit]]:
+        """How many runs are found, and the latest of them, the newest first."""
+        with self._told("read"):
+            self._db.execute(summaries.TABLE)
+            # In parts: a large store's documents are not all held at once.
+            runs = summaries.stale(self._db)
+            for start in range(0, len(runs), _AT_ONCE):
+                self._summarise([self._row(run) for run in runs[start : start + _AT_ONCE]])
+            total, found = summaries.find(self._db, wanted, limit)
+        return total, self._hits(found)
+
+    def _hits(self, found: list[tuple[str, tuple[int, ...]]]) -> Iterator[summaries.Hit]:
+        for run, lanes in found:
+            with self._told("read"):
+                document = self._row(run)
+            yield summaries.Hit(document=document, lanes=lanes)
+
+    def _summarise(self, documents: list[dict[str, Any]]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute(summaries.TABLE)
+            summaries.write(self._db, documents)
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
 
     def document(self, run: str) -> dict[str, Any]:
         """The `lanes.result/1` document of a run. Raises `UsageError` when there is no such run."""
