@@ -291,7 +291,7 @@ class Attempt:
         """Bring to the lane's nodes what it needs. Raises `StagingError`, and `Unrunnable` for a host script
         that the user has not allowed."""
         self.enter("staging")
-        items = _items(self.engine, self.lane, self.allowed)
+        items = self.items()
         # An engine may ask for scripts of its own: they too are refused before anything is fetched.
         if no := scripts.refused((one for one in items if isinstance(one, HostScript)), self.allowed):
             raise Unrunnable(f"host scripts are not allowed: {', '.join(no)}", how_to_allow(no))
@@ -307,6 +307,14 @@ class Attempt:
             self._script,
         )
 
+    def items(self) -> tuple[StageItem, ...]:
+        """What the lane needs on its nodes."""
+        return _items(self.engine, self.lane, self.allowed)
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Whose nodes are brought what the lane needs: those of all its ranks."""
+        return self.place.seats[: _ranks(self.lane)]
+
     def _copies(self, wanted: Sequence[Copy]) -> None:
         for one in copies.carry_out(wanted, self._stations(), self.lane.recipe, self.progress, self.warn):
             self._note("copy", one.name, one)
@@ -321,7 +329,7 @@ class Attempt:
     def _stations(self) -> list[Station]:
         """The lane's nodes, each once."""
         found: dict[Host, Station] = {}
-        for seat in self.place.seats[: _ranks(self.lane)]:
+        for seat in self.seats():
             host = self.place.host(seat.rank)
             found.setdefault(host, Station(name=seat.node.name, host=host))
         return list(found.values())
@@ -330,7 +338,7 @@ class Attempt:
         from lanes.executors import images
 
         spots: dict[Host, images.Spot] = {}
-        for seat in self.place.seats[: _ranks(self.lane)]:
+        for seat in self.seats():
             host = self.place.host(seat.rank)
             name, arch = seat.node.name, seat.node.arch
             spots.setdefault(host, images.Spot(name=name, host=host, address=seat.address, machine=arch))
@@ -436,10 +444,14 @@ class Attempt:
         )
 
     def _take_down(self, phase: str) -> None:
+        """`clear`, as a phase of its own."""
+        self.enter(phase)
+        self.clear()
+
+    def clear(self) -> None:
         """Stop the ranks, see that none is left on any node, and put what they wrote aside, for another
         launch. Raises `LaneError`."""
         assert self.record is not None
-        self.enter(phase)
         with held_off() as hurry:
             left = process.stop(self.record.folder, self.record.stop, hurry)
             if left:
