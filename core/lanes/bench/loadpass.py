@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -86,21 +86,19 @@ class LoadPass:
         return self._ended(Sent(number=number, stream=await self._chat()))
 
     async def _send_when_due(self, number: int, due_ns: int) -> bool:
-        stream = await self._chat(loads.until(due_ns))
+        stream = await self._chat(due_ns)
         return self._ended(Sent(number=number, due_ns=due_ns, stream=stream))
 
-    async def _chat(self, due: Awaitable[None] | None = None) -> Stream:
-        """Send one request on a connection that was opened for it, when it is due."""
+    async def _chat(self, due_ns: int = 0) -> Stream:
+        """Send one request on a connection that was opened for it, when it is due (CLOCK_REALTIME, ns)."""
         body = await self._bodies.get()
         try:
             connection = await self._client.open()
         except ConnectError as error:
-            if due is not None:
-                await due
+            await loads.until(due_ns)
             return Stream(t0_ns=time.time_ns(), failure="connect", error=str(error))
         try:
-            if due is not None:
-                await due
+            await loads.until(due_ns)
             return await self._client.chat(body, connection)
         finally:
             connection.close()
