@@ -142,6 +142,12 @@ def known(lane: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> s
     return {value.strip() for value in found if value.strip() and value != HIDDEN}
 
 
+def known_of_all(lanes: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The same of several lanes; launches of one making are looked at once."""
+    by_making = {repr(((lane.get("recipe") or {}).get("origin"), lane.get("launch"))): lane for lane in lanes}
+    return {value for lane in by_making.values() for value in known(lane)}
+
+
 def _of_recipe(origin: str | None) -> Iterator[str]:
     """What a recipe's file holds under the names that a result hides."""
     try:

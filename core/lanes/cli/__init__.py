@@ -30,7 +30,7 @@ COMMANDS = {
     "compare": "Compare lanes: figures side by side, what differs, and what can be said.",
     "ab": "Find out which of two lanes is faster: launch them in turn, and judge.",
     "history": "List past runs, or show one.",
-    "report": "Bundle what failed in a run for the engine's maintainers.",
+    "report": "Write a report of lanes, or bundle what failed for the engine's maintainers.",
 }
 
 

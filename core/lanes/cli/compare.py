@@ -132,14 +132,25 @@ def compare(
     weights: Mapping[str, float] | None = None,
 ) -> Comparison:
     """The comparison that a command line asks for. Raises `UsageError`."""
-    from lanes.comparing.compare import compare as made
     from lanes.errors import UsageError
 
     if not what and since is None:
         raise UsageError(
             "say what to compare: runs, lanes, files, or --since 7d", "`lanes history` lists runs"
         )
-    documents, only = gather(what, since)
+    return of(*gather(what, since), by, margin, weights)
+
+
+def of(
+    documents: Sequence[Mapping[str, Any]],
+    only: Sequence[str],
+    by: str | None,
+    margin: float,
+    weights: Mapping[str, float] | None,
+) -> Comparison:
+    """The comparison of what was gathered. Raises `UsageError`."""
+    from lanes.comparing.compare import compare as made
+
     try:
         return made(documents, only=only, by=by, margin=margin, weights=weights)
     except KeyError as error:

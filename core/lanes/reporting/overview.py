@@ -1,0 +1,183 @@
+"""What the page begins with: what was found, which lane for what, and all figures side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lanes._version import __version__
+from lanes.comparing import saying
+from lanes.comparing.comparison import Comparison, Figure, Point, Side
+from lanes.comparing.values import count, number, text
+from lanes.reporting.model import Block, Cell, Item, Items, Section, Text, Tone, table
+
+_GOOD = ("ok", "measured", "serving", "done")
+_WAITING = ("running", "interrupted", "skipped")
+
+
+def tone(status: str) -> Tone:
+    """How a lane's or a cell's own word is told."""
+    if status in _GOOD:
+        return "good"
+    return "doubt" if status in _WAITING else "bad"
+
+
+def title(comparison: Comparison) -> str:
+    """What the page is about."""
+    names = [side.name for side in comparison.sides]
+    if not names:
+        return "No lane"
+    if len(names) == 2:
+        return f"{names[0]} against {names[1]}"
+    return names[0] if len(names) == 1 else f"{len(names)} lanes side by side"
+
+
+def facts(comparison: Comparison, documents: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What the page is of."""
+    runs = list(dict.fromkeys(run for side in comparison.sides for run in side.runs))
+    shown = [document for document in documents if document["run"] in runs]
+    yield "Lanes", str(len(comparison.sides))
+    launches = sum(side.launches for side in comparison.sides)
+    if launches > len(comparison.sides):
+        yield "Launches", str(launches)
+    yield "Runs" if len(runs) > 1 else "Run", _some(runs)
+    times = sorted(document["started_at"] for document in shown if document.get("started_at"))
+    if times:
+        days = list(
+            dict.fromkeys(time.strftime("%Y-%m-%d", time.localtime(at)) for at in (times[0], times[-1]))
+        )
+        yield "Measured on", " to ".join(days)
+    sources = list(dict.fromkeys(_source(d["provenance"]) for d in shown if d.get("provenance")))
+    if sources:
+        yield "Reported by others", _some(sources)
+    if len(comparison.sides) > 1:
+        yield "A difference counts from", f"{100 * comparison.margin:g}%"
+    yield "Written by", f"lanes {__version__} on {time.strftime('%Y-%m-%d %H:%M')}"
+
+
+_SOME = 6
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SOME} more" if len(names) > _SOME else ""
+    return ", ".join(names[:_SOME]) + more
+
+
+def _source(provenance: Mapping[str, Any]) -> str:
+    return f"{provenance['by']} ({provenance['source']})"
+
+
+def summary(comparison: Comparison) -> Section:
+    """What was shown and what was not, how lanes ended, and which lane for what."""
+    blocks: list[Block] = []
+    resolved = [one for one in comparison.verdicts if one.judgement.word != "unresolved"]
+    if len(comparison.sides) > 1 and not resolved:
+        blocks.append(Text(text=_nothing(comparison)))
+    for heading, lines, how in (
+        ("Verdicts", saying.verdicts(comparison), ""),
+        ("How lanes ended", saying.ends(comparison), "bad"),
+        ("Which lane for what", saying.choices(comparison), ""),
+        ("What does not fit", (flag.sentence for flag in comparison.flags), "doubt"),
+    ):
+        items = tuple(Item(text=line, tone=how) for line in lines)  # type: ignore[arg-type]
+        if items:
+            blocks.append(Items(title=heading, items=items))
+    return Section(ident="summary", title="In short", blocks=tuple(blocks))
+
+
+def _nothing(comparison: Comparison) -> str:
+    most = max(side.launches for side in comparison.sides)
+    why = "one launch of each lane can show none" if most == 1 else "the launches do not resolve it"
+    return f"No difference between the lanes was shown: {why}. That does not say that they are equal."
+
+
+def side_by_side(comparison: Comparison, labels: Mapping[str, str]) -> Section:
+    """A row a lane, then a row for each cell and lane, then what a reader should know of them."""
+    blocks: list[Block] = []
+    if any(name != label for name, label in labels.items()):
+        lines = tuple(Item(text=f"{label}: {name}") for name, label in labels.items())
+        blocks.append(Items(items=lines))
+    blocks.append(_lanes(comparison, labels))
+    if any(point.cell for side in comparison.sides for point in side.points):
+        blocks.append(_cells(comparison, labels))
+    notes = tuple(Item(text=line) for line in saying.notes(comparison))
+    if notes:
+        blocks.append(Items(title="Notes", items=notes))
+    return Section(ident="figures", title="Side by side", blocks=tuple(blocks))
+
+
+def shown(figure: Figure | None) -> Cell:
+    """A figure with its interval, marked where it was shown to be the best."""
+    if figure is None:
+        return Cell(text="")
+    return Cell(text=text(figure), tone="best" if figure.best else "")
+
+
+def _lanes(comparison: Comparison, labels: Mapping[str, str]) -> Block:
+    told = list(dict.fromkeys(name for side in comparison.sides for name in side.lane_metrics))
+    rows = []
+    for side in comparison.sides:
+        entries = [column.entries.get(side.name) for column in comparison.columns]
+        rows.append(
+            (
+                Cell(text=labels[side.name]),
+                Cell(text=saying.status(side), tone=tone(side.status)),
+                Cell(text=str(side.launches)),
+                *(shown(entry.figure if entry else None) for entry in entries),
+                *(Cell(text=_told(side.lane_metrics.get(name))) for name in told),
+            )
+        )
+    heads = [f"{column.title}>" for column in comparison.columns]
+    return table(
+        "Lanes", ("lane", "status", "launches>", *heads, *(f"{n.replace('_', ' ')}>" for n in told)), rows
+    )
+
+
+def _told(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number(value)
+    return str(value)
+
+
+def _cells(comparison: Comparison, labels: Mapping[str, str]) -> Block:
+    metrics = saying.metrics(comparison)
+    several = len({instrument for instrument, _ in comparison.points}) > 1
+    rows = []
+    for instrument, name in comparison.points:
+        for side in comparison.sides:
+            point = side.point(instrument, name)
+            if point is None or not point.cell:
+                continue
+            rows.append(
+                (
+                    Cell(text=name),
+                    Cell(text=instrument if several else ""),
+                    Cell(text=labels[side.name] if len(labels) > 1 else ""),
+                    *(shown(point.figures.get(metric.name)) for metric in metrics),
+                    Cell(text=_over(point)),
+                    Cell(text=point_status(point), tone=tone(point.status)),
+                )
+            )
+    heads = [f"{metric.title}>" for metric in metrics]
+    return table("Every cell", ("cell", "by", "lane", *heads, "over>", "status"), rows)
+
+
+def _over(point: Point) -> str:
+    return next((count(figure) for figure in point.figures.values()), "")
+
+
+def point_status(point: Point) -> str:
+    """The cell's own word, and in how many launches it was not good."""
+    return (
+        f"{point.status}, {point.bad} of {point.launches}"
+        if point.bad and point.launches > 1
+        else point.status
+    )
+
+
+def lanes_of(sides: Sequence[Side], every: int) -> str:
+    """Which lanes something is said of."""
+    return "all" if len(sides) == every and every > 1 else ", ".join(side.name for side in sides)
