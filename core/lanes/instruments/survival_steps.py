@@ -61,6 +61,11 @@ class Tried:
         return self.status in ("crashed", "hung")
 
 
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+"""A nonce of letters alone takes about as many tokens as any other; where digits cut it up, one more than another
+takes many, and a prompt that was meant to fit would not."""
+
+
 class Trial:
     """Puts steps to a server, within a running event loop; answers have `answer` tokens, and the small
     question has `patience_s` to be answered.
@@ -117,7 +122,7 @@ class Trial:
         return Trial(context, self._answer, self._patience_s, self._number + 1)
 
     def _nonce(self, name: object) -> str:
-        return hashlib.sha256(f"{self._seed}/{name}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self._seed}/{name}".encode()).hexdigest()[:16].translate(_LETTERS)
 
     async def _prompt(self, tokens: int) -> tuple[str, int]:
         """A text that no cache knows, and its tokens as nearly as they can be met."""
