@@ -15,7 +15,7 @@ from lanes.bench.recorder import TEXT_LIMIT
 from lanes.bench.shapes import QuickRecorder
 from lanes.bench.stream import Stream
 from lanes.bench.tape import Nagle, Reads, Tape
-from lanes.bench.transport import ConnectError, Connection
+from lanes.bench.transport import ROOM_BYTES, ConnectError, Connection
 from lanes.errors import LaneError
 from lanes.types import Endpoint
 
@@ -25,10 +25,8 @@ _IDLE_S = 0.2
 orderly end of the answer."""
 _SLICE = 128
 """Reads that are looked through at once, before there is room for reading."""
-_ROOM_BYTES = 64 << 20
-"""What may wait to be looked through, of all streams together ..."""
 _LEAST_ROOM_BYTES = 64 << 10
-"""... but so much of each."""
+"""What may wait to be looked through of each stream in any case."""
 
 
 _MOST_PER_TOKEN, _MOST_MORE = 16, 1024
@@ -122,7 +120,7 @@ class Client:
         if self._looking is None:
             self._look()
         try:
-            sink.t0_ns = connection.start(payload, tape.take, tape.end)
+            sink.t0_ns = connection.start(payload, tape)
             await self._play(tape, sink, most)
         finally:
             self._tapes.discard(tape)
@@ -174,7 +172,7 @@ class Client:
 
     def _room(self) -> int:
         """How many bytes one stream may leave unread on its tape."""
-        return max(_ROOM_BYTES // max(len(self._tapes), 1), _LEAST_ROOM_BYTES)
+        return max(ROOM_BYTES // max(len(self._tapes), 1), _LEAST_ROOM_BYTES)
 
 
 class _Answer:

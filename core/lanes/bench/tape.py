@@ -10,8 +10,12 @@ from typing import NamedTuple, Protocol, overload
 
 _STAMP_BYTES = struct.calcsize("@2l")
 _SLACK_NS = 1_000_000
+LAST = b"0\r\n\r\n"
+"""What the last read of an answer in chunks ends with (RFC 9112, 7.1)."""
 _RUNNING = 4
 """Reads of a stream that are acknowledged at once in any case: the first token is among them."""
+_WATCHED = 8
+"""Reads after them that are watched one by one."""
 _LONG_NS = 35_000_000
 """A little less than acknowledgements are delayed."""
 
@@ -82,6 +86,7 @@ class Connection(Protocol):
     def many(self) -> bool: ...
     def delay_acks(self, delay: bool) -> None: ...
     def segments(self) -> int: ...
+    def steady(self, kept: list[bytes | int]) -> None: ...
     def hurry(self) -> None: ...
 
 
@@ -101,7 +106,8 @@ class Tape:
 
     Where there are many connections, what comes in the middle of an answer is acknowledged with delay. A
     server that waits for that shows by several events in one read after the time of the delay: all are
-    acknowledged at once from then on.
+    acknowledged at once from then on. When that was watched for a while, the connection keeps what comes
+    by itself (`Connection.steady`), and it is watched now and then.
     """
 
     def __init__(self, connection: Connection, room: Callable[[], int], nagle: Nagle) -> None:
@@ -112,7 +118,7 @@ class Tape:
         self._connection = connection
         self._nagle = nagle
         self._delayed = False
-        self._early, self._long_ns = 0, _LONG_NS
+        self._watched = 0
         self._counted = (0, 0)
         self._past = 0
         self._fresh_room = room
@@ -120,7 +126,7 @@ class Tape:
         # Flat: tuples in it would be tracked by the garbage collector, which would run often.
         self._kept: list[bytes | int] = []
         self._last_ns = 0
-        self._seen_ns = 0
+        self._seen = 0
 
     def take(self, data: bytes, stamp: bytes, read_ns: int) -> None:
         """Keep a read; wake who waits when it may be the last one, or there are too many.
@@ -128,67 +134,80 @@ class Tape:
         `[DONE]` alone wakes nobody: the end of the answer follows at once, or `look` does.
         """
         self._kept += (data, stamp, read_ns)
-        if read_ns - self._last_ns > self._long_ns:
+        if self._watched:
+            self._watch(data, read_ns)
+        self._room -= len(data)
+        if self._room < 0 or data.endswith(LAST):
+            self.wake()
+
+    def _watch(self, data: bytes, read_ns: int) -> None:
+        """Delay the acknowledgements, or no longer; nobody asks when the reads are watched no more."""
+        self._watched -= 1
+        if self._delayed and read_ns - self._last_ns > _LONG_NS:
             self._consider(data)
         self._last_ns = read_ns
-        self._room -= len(data)
-        if self._room < 0 or data.endswith(b"0\r\n\r\n"):
-            self._wake()
+        if self._watched == _WATCHED and self._connection.many and not self._nagle.seen:
+            self._delayed = True
+            self._segments()
+            self._connection.delay_acks(True)
+        if not self._watched and self._connection.many:
+            self._connection.steady(self._kept)
 
     def _consider(self, data: bytes) -> None:
-        """Delay the acknowledgements, or no longer."""
+        """Acknowledge at once again, if `data`, which came late, shows that the server waits for that."""
         events = data.count(b"data:")
-        if self._delayed and events > 1:
-            # Events that this program read late came in segments of their own.
-            more = self._segments()
-            if more < events - 1:
-                self._nagle.seen = True
-                self._delayed = False
-                self._connection.delay_acks(False)
-        if self._early:
-            self._early -= 1
-            if self._early:
-                return
-            self._long_ns = _LONG_NS
-            if self._connection.many and not self._nagle.seen:
-                self._delayed = True
-                self._segments()
-                self._connection.delay_acks(True)
+        # Events that this program read late came in segments of their own.
+        if events > 1 and self._segments() < events - 1:
+            self._nagle.seen = True
+            self._delayed = False
+            self._connection.delay_acks(False)
 
     def _segments(self) -> int:
         """Return how many more segments came than were read one by one, since the last time."""
-        segments, reads = self._connection.segments(), self._past + len(self._kept) // 3
+        segments, reads = self._connection.segments(), self._count
         more = (segments - self._counted[0]) - (reads - self._counted[1])
         self._counted = segments, reads
         return more
+
+    @property
+    def _count(self) -> int:
+        """How many reads came."""
+        return self._past + len(self._kept) // 3
 
     def running(self) -> None:
         """It is known to be a stream: events will come one by one."""
         if self.eager:
             self.eager = False
             self._room = self._fresh_room()
-            # Each of the first reads is considered.
-            self._early, self._long_ns = _RUNNING, -1
+            self._watched = _RUNNING + _WATCHED
 
     def end(self, broken: str | None) -> None:
         self.ended, self.broken = True, broken
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """It is time to look through what is kept."""
         self.woken.set()
         self._connection.hurry()
 
     def unwind(self, t0_ns: int) -> Reads:
         """Return what is on the tape, which is empty then."""
         kept = self._kept
-        self._past += len(kept) // 3
-        self._kept = []
+        reads = Reads.of(kept[::3], kept[1::3], kept[2::3], t0_ns)  # type: ignore[arg-type]
+        self._past += len(reads)
+        kept.clear()  # the connection may keep into it
         if not self.eager:
             self._room = self._fresh_room()
-        return Reads.of(kept[::3], kept[1::3], kept[2::3], t0_ns)  # type: ignore[arg-type]
+        return reads
 
     def look(self) -> None:
         """Called now and then: wake who waits when nothing came since the last time."""
-        if self._last_ns == self._seen_ns:
+        kept, count = self._kept, self._count
+        if count == self._seen:
             self.woken.set()
-        self._seen_ns = self._last_ns
+        elif self._delayed and not self._watched and len(kept) >= 6:
+            data, before_ns, last_ns = kept[-3], kept[-4], kept[-1]
+            assert isinstance(data, bytes) and isinstance(before_ns, int) and isinstance(last_ns, int)
+            if last_ns - before_ns > _LONG_NS:
+                self._consider(data)
+        self._seen = count
