@@ -8,7 +8,7 @@ from typing import Any
 from lanes.comparing import saying
 from lanes.comparing.comparison import Comparison
 from lanes.comparing.grouping import Group
-from lanes.reporting import curves, overview
+from lanes.reporting import curves, failures, found, overview, passes, surroundings
 from lanes.reporting.model import Report
 
 
@@ -19,13 +19,21 @@ def build(documents: Sequence[Mapping[str, Any]], comparison: Comparison, groups
     order (`comparing.compare.chosen`). A section that has nothing to say is left out.
     """
     labels = saying.labels(comparison)
-    sections = [
+    sections = (
         overview.summary(comparison),
         overview.side_by_side(comparison, labels),
         curves.section(comparison),
-    ]
+        passes.first_tokens(comparison, groups),
+        passes.timelines(comparison, groups),
+        passes.boots(comparison, groups),
+        found.instruments(comparison, groups),
+        found.server(comparison, groups),
+        surroundings.section(comparison, groups, labels),
+        found.findings(comparison, groups),
+        failures.section(comparison, groups),
+    )
     return Report(
         title=overview.title(comparison),
         facts=tuple(overview.facts(comparison, documents)),
-        sections=tuple(section for section in sections if section is not None and section.blocks),
+        sections=tuple(section for section in sections if section.blocks),
     )
