@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import Any
 
+import attrs
 import pytest
 from lanes.bench.arrivals import Arrival
 from lanes.bench.calibration.metronome import Metronome
@@ -22,10 +23,11 @@ QUICK = contention.Options(depths=(DEPTH,), passes=2, prompt=64)
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the metronome is Linux's")
 
 
-def at_metronome(drive: Any, **script: Any) -> Any:
+def at_metronome(drive: Any, passes: int = 1, **script: Any) -> Any:
     """A deep prompt takes a second, a token 20 ms."""
+    options = attrs.evolve(QUICK, passes=passes)
     with Metronome(Script(ttft_s=0.02, prefill_tps=4096, gap_s=0.02, **script)) as metronome:
-        return drive(contention, metronome.url, QUICK, model="metronome", tg=64)
+        return drive(contention, metronome.url, options, model="metronome", tg=32)
 
 
 def median(row: dict[str, Any], name: str) -> float:
@@ -35,7 +37,7 @@ def median(row: dict[str, Any], name: str) -> float:
 @linux
 def test_full_speed_decode_behind_prefills_in_line_is_no_fault(drive):
     """The span figure looks like a collapse, as in the seed's deep rows, and nothing starves."""
-    seen = at_metronome(drive, in_line=True)
+    seen = at_metronome(drive, passes=2, in_line=True)
     assert not seen.faults and seen.measured.status == "measured"
     assert seen.statuses == {BESIDE: "full speed", TOGETHER: "in line, full speed"}
     alone, both = seen.rows[BESIDE], seen.rows[TOGETHER]

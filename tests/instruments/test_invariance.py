@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 from lanes.bench.arrivals import Arrival
 from lanes.bench.deltas import Usage
 from lanes.bench.stream import Stream
@@ -37,7 +38,7 @@ class Batches:
 
 
 def test_a_server_that_answers_alike_has_no_fault(drive):
-    with ScriptedServer(Script(gap_s=0.05)) as server:
+    with ScriptedServer(Script(gap_s=0.02)) as server:
         seen = drive(invariance, server.url, QUICK)
     assert seen.measured.status == "measured"
     assert seen.statuses == dict.fromkeys(ROWS, "identical") and not seen.faults
@@ -73,7 +74,7 @@ def test_a_server_that_differs_in_batches_is_a_fault(drive):
 
 def test_a_server_that_never_answers_alike_is_told_apart(drive):
     def script(number: int, body: Mapping[str, Any]) -> Script:
-        return Script(gap_s=0.05, word=f"lane{number} ")
+        return Script(gap_s=0.02, word=f"lane{number} ")
 
     with ScriptedServer(script) as server:
         seen = drive(invariance, server.url, QUICK)
@@ -89,7 +90,7 @@ def test_a_server_that_does_not_batch_proves_nothing(drive):
         "alone, again": "identical", "in a batch of 2": "not batched", "in a batch of 4": "not batched",
     }  # fmt: skip
     assert not seen.faults
-    with ScriptedServer(Script(gap_s=0.05), slots=3) as server:
+    with ScriptedServer(Script(gap_s=0.02), slots=3) as server:
         seen = drive(invariance, server.url, QUICK)
     assert seen.rows["in a batch of 4"]["reason"] == "only 3 streams decoded at once"
 
@@ -109,7 +110,7 @@ def test_a_batch_that_fails_is_a_row_and_the_others_go_on(drive):
     assert seen.statuses["in a batch of 2"] == "identical"
     status, batches = 429, Batches()
     with ScriptedServer(script) as server:
-        seen = drive(invariance, server.url, QUICK)
+        seen = drive(invariance, server.url, attrs.evolve(QUICK, prompts=1))
     assert seen.statuses["in a batch of 4"] == "refused" and not seen.faults
 
 
