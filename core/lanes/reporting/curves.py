@@ -119,7 +119,11 @@ def _rest(cell: Mapping[str, Any], axis: _Axis) -> _Rest:
 
 def _where(rest: _Rest) -> str:
     held = dict(rest)
-    parts = [f"ctx tg{held['tg']}" if held.get("shape") == "ctx" else f"pp{held['pp']} tg{held['tg']}"]
+    parts = [
+        f"ctx{held.get('depth', '')} tg{held['tg']}"
+        if held.get("shape") == "ctx"
+        else f"pp{held['pp']} tg{held['tg']}"
+    ]
     if held.get("depth") and held.get("shape") != "ctx":
         parts.append(f"at depth {held['depth']}")
     if (held.get("concurrency") or 1) > 1:
