@@ -50,9 +50,11 @@ if TYPE_CHECKING:
     from lanes.types import Postmortem as Postmortem
     from lanes.types import Process as Process
     from lanes.types import Recipe as Recipe
+    from lanes.types import Rehearsal as Rehearsal
     from lanes.types import Seat as Seat
     from lanes.types import Staged as Staged
     from lanes.types import StopPlan as StopPlan
+    from lanes.types import Trial as Trial
     from lanes.types import Verdict as Verdict
 
 _CONTRACT = ("CONTRACT", "hookimpl")
@@ -61,7 +63,7 @@ _TYPES = (
     "Artifact", "Build", "CanaryRung", "Cause", "Container", "Copy", "Dialect", "Endpoint",
     "EngineInfo", "Evidence", "ExecRung", "Exit", "Files", "Finding", "Gpu", "HostScript", "HttpRung", "Image", "Kind",
     "Ladder", "Lane", "Launch", "LogRung", "Model", "Mount", "Node", "Phase", "Placement",
-    "Postmortem", "Process", "Recipe", "Seat", "Staged", "StopPlan", "Verdict",
+    "Postmortem", "Process", "Recipe", "Rehearsal", "Seat", "Staged", "StopPlan", "Trial", "Verdict",
 )  # fmt: skip
 
 __all__ = ["__version__", *_CONTRACT, *_INSTRUMENTS, *_TYPES]  # noqa: PLE0604 (names of the tuples)

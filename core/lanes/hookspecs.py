@@ -1,4 +1,4 @@
-"""The contract between core and plugins: ten hooks.
+"""The contract between core and plugins: eleven hooks.
 
 Engines register under the entry-point group `lanes.engines` (the entry's name is the value of
 `--engine`), everything else under `lanes.extensions`. A plugin is a module (or any object) that
@@ -6,7 +6,7 @@ carries `LANES_CONTRACT = 1` and functions marked with `@lanes.hookimpl`. An imp
 fewer arguments than its specification, so the specifications can grow without breaking it.
 
 The hooks of a lane (`lanes_engine`, `lanes_options`, `lanes_stage`, `lanes_launch`,
-`lanes_healthcheck`, `lanes_stop`) are asked of the lane's one engine. An extension may wrap them
+`lanes_healthcheck`, `lanes_stop`, `lanes_rehearsal`) are asked of the lane's one engine. An extension may wrap them
 (`@lanes.hookimpl(wrapper=True)`), never implement them plainly. `lanes_check` and `lanes_diagnose`
 are collected from the engine and all extensions; `lanes_instruments` and `lanes_executors` from
 extensions.
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Node,
         Placement,
         Postmortem,
+        Rehearsal,
         Staged,
         StageItem,
         StopPlan,
@@ -110,6 +111,15 @@ def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:  # type: ignore[empty-bo
 
     Called at launch and kept with the running lane, so that `lanes stop` works when the plugin was
     upgraded, broken or uninstalled since.
+    """
+
+
+@hookspec(firstresult=True)
+def lanes_rehearsal(lane: Lane, launch: Launch) -> Rehearsal:  # type: ignore[empty-body]
+    """Return how the lane is rehearsed: its flags, its kernels, and itself with dummy weights.
+
+    Called by `lanes rehearse` with the launch that is rehearsed, before anything is started, and with symbolic values by
+    dry runs. An engine that does not implement it can only be rehearsed as far as its image and its network.
     """
 
 

@@ -111,23 +111,32 @@ def preview(bound: Bound, place: Place, despite: Collection[str] = (), allowed: 
     """Ask the engine everything, and do nothing: values that only a launch knows are symbolic."""
     findings = checks.examine(bound.engine, bound.lane, place.nodes, allowed)
     judgement = verdicts.judge(findings, despite)
+    try:
+        items, launch, limited = symbolic(bound, place, allowed)
+    except LanesError as error:
+        return Preview(findings=findings, judgement=judgement, problem=str(error))
+    texts = {item.name: _text(item, bound.lane) for item in items if isinstance(item, HostScript)}
+    return Preview(
+        findings=findings, judgement=judgement, items=items, scripts=texts, launch=launch, limited=limited
+    )
+
+
+def symbolic(
+    bound: Bound, place: Place, allowed: Allowed = NOTHING
+) -> tuple[tuple[StageItem, ...], Launch, tuple[str, ...]]:
+    """What would be staged and launched, with words for what only a launch knows, and what the cluster's file changes of
+    it. Raises LanesError where that cannot be told."""
     placement = Placement(
         seats=_seats(bound.lane, place),
         http_host=place.http_host,
         http_port="<free port>",
         rendezvous_port="<free port>",
     )
-    try:
-        items = _items(bound.engine, bound.lane, allowed)
-        staged = Staged(paths={item.name: _symbolic(item) for item in items})
-        asked = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
-    except LanesError as error:
-        return Preview(findings=findings, judgement=judgement, problem=str(error))
+    items = _items(bound.engine, bound.lane, allowed)
+    staged = Staged(paths={item.name: _symbolic(item) for item in items})
+    asked = bound.engine.ask("lanes_launch", lane=bound.lane, placement=placement, staged=staged)
     launch, limited = _limited(asked, place, placement)
-    texts = {item.name: _text(item, bound.lane) for item in items if isinstance(item, HostScript)}
-    return Preview(
-        findings=findings, judgement=judgement, items=items, scripts=texts, launch=launch, limited=limited
-    )
+    return items, launch, limited
 
 
 def _text(script: HostScript, lane: Lane) -> str:
@@ -352,14 +361,19 @@ class Attempt:
         about = {"kind": kind, "name": name, **describe.plain(what)}
         self.journal.record("staged", lane=self.index, staged=about)
 
+    def planned(self, staged: Staged) -> tuple[Launch, Placement, tuple[str, ...]]:
+        """The launch, where its ranks will run, and what the cluster's file changes of it."""
+        placement = process.place(self.place, _ranks(self.lane), self.port)
+        asked: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
+        launch, limited = _limited(asked, self.place, placement)
+        return launch, placement, limited
+
     def launch(self, staged: Staged) -> Launch:
         """Start every rank in the engine's order. Raises `StartError`."""
         assert self.record is not None
         self.enter("launching")
         self._staged = staged
-        placement = process.place(self.place, _ranks(self.lane), self.port)
-        asked: Launch = self.engine.ask("lanes_launch", lane=self.lane, placement=placement, staged=staged)
-        launch, limited = _limited(asked, self.place, placement)
+        launch, placement, limited = self.planned(staged)
         if limited:
             self.overrides = [*self.overrides, *(one for one in limited if one not in self.overrides)]
             self.journal.record("findings", lane=self.index, overrides=self.overrides)
@@ -370,12 +384,12 @@ class Attempt:
         self.journal.record(
             "launched", lane=self.index, launch=describe.launch(launch), folder=str(self.record.folder)
         )
-        self._start(launch.in_order, stop, placement)
+        self.start(launch.in_order, stop, placement)
         if images := process.images(self.record.folder):
             self.journal.record("images", lane=self.index, images=images)
         return launch
 
-    def _start(self, in_order: Sequence[Process], stop: StopPlan, placement: Placement) -> None:
+    def start(self, in_order: Sequence[Process], stop: StopPlan, placement: Placement) -> None:
         """Start the ranks in this order. Containers are made on all nodes at once, and each is started when
         the one before it has been."""
         assert self.record is not None

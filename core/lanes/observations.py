@@ -2,7 +2,8 @@
 
 An observation is about one engine, of one version or in one image, on one kind of GPU, with one recipe. That a lane
 was measured there shows that the hardware runs it; that it crashed shows nothing of the hardware, and is told
-as a finding of its own, which degrades and never forbids.
+as a finding of its own, which degrades and never forbids. A rehearsal is an observation apart, and only the latest of
+one making counts: what failed in an earlier one may be mended.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Observation:
     run: str
     overruled: tuple[str, ...] = ()
     by: str | None = None
+    rehearsed: tuple[tuple[str, str, str], ...] = ()
+    """Of a rehearsal: its steps, each with its status and its reason."""
 
 
 def of_documents(documents: Iterable[Mapping[str, Any]]) -> list[Observation]:
@@ -55,15 +58,17 @@ def of_documents(documents: Iterable[Mapping[str, Any]]) -> list[Observation]:
         if document.get("provenance"):
             continue
         for lane in document["lanes"]:
-            if lane["status"] in (*_GOOD, *_BAD) and lane["engine"] and lane["recipe"]:
+            rehearsed = bool(lane.get("rehearsal")) and lane["status"] in ("rehearsed", *_BAD)
+            if (rehearsed or lane["status"] in (*_GOOD, *_BAD)) and lane["engine"] and lane["recipe"]:
                 one = _observation(document, lane)
-                key = (one.engine, one.engine_version, one.image, one.targets, one.recipe)
-                found[key] = _together(found[key], one) if key in found else one
+                key = (one.engine, one.engine_version, one.image, one.targets, one.recipe, rehearsed)
+                found[key] = _together(found[key], one) if key in found and not rehearsed else one
     return list(found.values())
 
 
 def _observation(document: Mapping[str, Any], lane: Mapping[str, Any]) -> Observation:
     good = lane["status"] in _GOOD
+    steps = lane.get("rehearsal") or ()
     gpus = [gpu for node in lane["environment"].get("nodes") or () for gpu in node.get("gpus") or ()]
     images = sorted({str(one.get("id") or "") for one in (lane.get("images") or {}).values()} - {""})
     return Observation(
@@ -73,11 +78,12 @@ def _observation(document: Mapping[str, Any], lane: Mapping[str, Any]) -> Observ
         targets=tuple(sorted({gpu["target"] for gpu in gpus if gpu.get("target")})),
         recipe=lane["recipe"]["name"],
         measured=int(good),
-        crashed=int(not good),
+        crashed=int(not good and not steps),
         reason=None if good else lane["reason"],
         latest=datetime.date.fromtimestamp(document["started_at"] or 0.0).isoformat(),
         run=document["run"],
         overruled=tuple(lane["overrides"]),
+        rehearsed=tuple((one["name"], one["status"], one["reason"]) for one in steps),
     )
 
 
@@ -123,6 +129,8 @@ def _findings(one: Observation, recipe: str | None) -> Iterator[Finding]:
     }
     where = ", ".join(one.targets) or "no GPU"
     despite = f", despite {', '.join(one.overruled)}" if one.overruled else ""
+    if one.rehearsed:
+        yield from _of_rehearsal(one, recipe, where, despite, common)
     if one.measured:
         yield Finding(
             question="sm" if one.targets else "ran",
@@ -138,6 +146,50 @@ def _findings(one: Observation, recipe: str | None) -> Iterator[Finding]:
             verdict=Verdict.DEGRADED,
             reason=f"{one.recipe} crashed or failed in {one.crashed} of {one.measured + one.crashed} launches: {one.reason}",
             recheck_when="the engine, its image or the recipe is another",
+            **common,
+        )
+
+
+_ABOUT = {"kernels": Kind.HARDWARE, "start": Kind.SANITY, "answer": Kind.SANITY, "stop": Kind.SANITY}
+"""What a step that failed says something of, where not of the configuration."""
+
+
+def _of_rehearsal(
+    one: Observation, recipe: str | None, where: str, despite: str, common: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """What the steps of a rehearsal tell; without a `recipe` only what they tell of the hardware."""
+    steps = {name: (status, reason) for name, status, reason in one.rehearsed}
+    good = [name for name, (status, _) in steps.items() if status == "ok"]
+    ran = [name for name in good if name in ("kernels", "answer")]
+    if ran and one.targets:
+        yield Finding(
+            question="sm",
+            kind=Kind.HARDWARE,
+            verdict=Verdict.RUNNABLE,
+            reason=f"in a rehearsal of {one.recipe} on {where} {' and '.join(ran)} went well{despite}",
+            **common,
+        )
+    failed = [(name, reason) for name, (status, reason) in steps.items() if status == "failed"]
+    for name, reason in failed:
+        kind = _ABOUT.get(name, Kind.CONFIGURATION)
+        if recipe is not None or kind is Kind.HARDWARE:
+            yield Finding(
+                question=f"rehearsal of {name}",
+                kind=kind,
+                verdict=Verdict.DEGRADED,
+                reason=f"{one.recipe} was rehearsed on {where}{despite}, and {name} failed: {reason}",
+                next_step=f"mend that, and `lanes rehearse {one.recipe}` again",
+                recheck_when="the engine, its image or the recipe is another",
+                **common,
+            )
+    if recipe is not None and not failed:
+        rest = [name for name, (status, _) in steps.items() if status == "not possible" and name != "network"]
+        untried = f"; {' and '.join(rest)} could not be tried" if rest else ""
+        yield Finding(
+            question="rehearsal",
+            kind=Kind.CONFIGURATION,
+            verdict=Verdict.RUNNABLE,
+            reason=f"{one.recipe} was rehearsed on {where}{despite}: {', '.join(good)} went well{untried}",
             **common,
         )
 
@@ -188,7 +240,8 @@ def write(path: Path, seen: Sequence[Observation], by: str) -> None:
         "by": by,
         "date": datetime.date.today().isoformat(),
         "lanes": __version__,
-        "observations": cattrs.preconf.json.make_converter().unstructure(list(seen)),
+        # What is as it is without saying is left out: earlier versions do not know all of it.
+        "observations": cattrs.preconf.json.make_converter(omit_if_default=True).unstructure(list(seen)),
     }
     try:
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

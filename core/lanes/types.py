@@ -537,6 +537,41 @@ class Ladder:
     phases: tuple[Phase, ...] = ()
 
 
+# -- Rehearsals -----------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Trial:
+    """A short program that is run where a rank would run, in its container and with its environment: `argv` instead
+    of the rank's, `env` beside its own.
+
+    It exits with 0 when what it tries works, and with 69 (EX_UNAVAILABLE) when that could not be tried; what it prints last
+    says why not. It is ended after `deadline_s`.
+    """
+
+    argv: tuple[str, ...]
+    rank: int = 0
+    env: Mapping[str, str] = field(factory=_empty)
+    deadline_s: float = 300.0
+
+
+@frozen(kw_only=True)
+class Rehearsal:
+    """How an engine is rehearsed: what can be tried of a lane in minutes. A string instead says why the engine has
+    no such thing, as a clause.
+
+    `flags` have the engine's own parser read the command line of each rank, and nothing more. `kernels` imports the engine's
+    kernels and runs one on the GPU; it is run on each node, whatever its rank says. `dummy` is the lane with
+    weights that are made up instead of read, small where the engine lets it. `spared` are names of staged items that
+    the dummy can do without.
+    """
+
+    flags: tuple[Trial, ...] | str
+    kernels: Trial | str
+    dummy: Lane | str
+    spared: tuple[str, ...] = ()
+
+
 # -- The end ------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from lanes._version import __version__
 
 COMMANDS = {
     "run": "Bring lanes up, measure each alike, take them down, and compare.",
+    "rehearse": "Try in minutes what a launch would take long to find out.",
     "serve": "Bring a lane up and leave it serving.",
     "status": "Show which lanes run, and what became of those that were killed.",
     "logs": "Show what a lane's engine printed.",

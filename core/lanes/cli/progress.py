@@ -58,7 +58,7 @@ class Screen:
             self._pass(data["measured"])
         elif kind == "lane-end":
             self._finish()
-            mark = "[green]✓[/]" if data["status"] in ("measured", "serving") else "[red]✗[/]"
+            mark = "[green]✓[/]" if data["status"] in ("measured", "serving", "rehearsed") else "[red]✗[/]"
             self._console.print(f"{mark} {_safe(self._name)}: {data['status']}")
 
     def _print(self, text: str) -> None:

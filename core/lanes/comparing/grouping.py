@@ -54,6 +54,9 @@ def launches(documents: Iterable[Mapping[str, Any]]) -> list[Launch]:
         ab = document.get("ab") or {}
         last = _last_attempts(document["lanes"])
         for lane in document["lanes"]:
+            if lane.get("rehearsal"):
+                # With dummy weights it is no launch of the lane.
+                continue
             block = lane.get("block")
             found.append(
                 Launch(

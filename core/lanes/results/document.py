@@ -10,6 +10,7 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     staged         staged
     launched       launch, folder
     attempt        number, of, status, reason, seconds, causes, log
+    step           step
     images         images
     instrument     instrument, plan
     row            instrument, row
@@ -153,6 +154,8 @@ def _apply_to_lane(lane: dict[str, Any], event: Event, data: dict[str, Any]) -> 
         cell.update(data["cell"], passes=cell["passes"])
     elif event.kind == "attempt":
         lane["attempts"].append(data)
+    elif event.kind == "step":
+        lane.setdefault("rehearsal", []).append(data["step"])
     elif event.kind == "staged":
         lane["staging"].append(data["staged"])
     elif event.kind == "lane-end":

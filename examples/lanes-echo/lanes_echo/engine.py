@@ -26,9 +26,11 @@ from lanes.types import (
     Placement,
     Postmortem,
     Process,
+    Rehearsal,
     Staged,
     StageItem,
     StopPlan,
+    Trial,
     Verdict,
 )
 
@@ -106,7 +108,9 @@ def lanes_launch(lane: Lane, placement: Placement, staged: Staged) -> Launch:
     argv += ["--host", placement.http_host, "--port", placement.http_port]
     for name, value in attrs.asdict(options).items():
         flag = f"--{name.replace('_', '-')}"
-        if value is True:
+        if name == "extra_args":
+            argv += value
+        elif value is True:
             argv.append(flag)
         elif value is not None and value is not False:
             argv += [flag, str(value)]
@@ -146,6 +150,14 @@ CAUSES = (
             name="out-of-memory",
             meaning="echo ran out of the memory that it pretends to need",
             advice="set die_while_loading = false",
+        ),
+    ),
+    (
+        re.compile(r"no kernel image is available for this device"),
+        Cause(
+            name="no-kernels",
+            meaning="echo was told to have no kernel for the device",
+            advice="set fail_kernels = false",
         ),
     ),
     (
@@ -201,3 +213,23 @@ def lanes_diagnose(lane: Lane, postmortem: Postmortem) -> Sequence[Cause]:
 @lanes.hookimpl
 def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:
     return StopPlan(order=(0,), signal="SIGTERM", patience_s=2.0)
+
+
+@lanes.hookimpl
+def lanes_rehearsal(lane: Lane, launch: Launch) -> Rehearsal:
+    """The server reads its flags and ends; it has a kernel that multiplies; and it can pretend to load nothing."""
+    options = lane.options or EchoOptions()
+    return Rehearsal(
+        flags=tuple(
+            Trial(rank=process.rank, argv=(*process.argv, "--check-flags"), deadline_s=60.0)
+            for process in launch.processes
+        ),
+        kernels=Trial(argv=_kernels(options), deadline_s=60.0),
+        dummy=attrs.evolve(lane, options=attrs.evolve(options, dummy=True)),
+        spared=("model",),
+    )
+
+
+def _kernels(options: EchoOptions) -> tuple[str, ...]:
+    fail = ("--fail-kernels",) if options.fail_kernels else ()
+    return (sys.executable, "-P", "-m", "lanes_echo.server", "--check-kernels", *fail)

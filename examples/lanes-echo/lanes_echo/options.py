@@ -25,6 +25,8 @@ class EchoOptions:
     `prefill_tokens_per_second`: the rate at which a prompt is read before the first token.
     `load_seconds`: how long it pretends to load; it answers 503 until then.
     `parallel`: streams served at the same time; further requests wait.
+    `dummy`: pretend to load nothing, as engines with dummy weights do.
+    `extra_args`: more flags for the server, as they are.
 
     And how it fails, for tests of what is around it:
     `die_while_loading`: exit with code 3 in the middle of loading.
@@ -38,12 +40,15 @@ class EchoOptions:
     `stall_stream_after`: send no more after this many tokens, and keep the connection open.
     `status_500_after`: answer 500 after this many answers (0: always).
     `ignore_stop`: take no notice of SIGTERM.
+    `fail_kernels`: in a rehearsal, have no kernel for the device.
     """
 
     tokens_per_second: float = attrs.field(default=500.0, validator=_positive)
     prefill_tokens_per_second: float = attrs.field(default=50_000.0, validator=_positive)
     load_seconds: float = attrs.field(default=0.1, validator=_not_negative)
     parallel: int = attrs.field(default=4, validator=_positive)
+    dummy: bool = False
+    extra_args: tuple[str, ...] = ()
     die_while_loading: bool = False
     die_once: str | None = None
     never_healthy: bool = False
@@ -54,3 +59,4 @@ class EchoOptions:
     stall_stream_after: int | None = attrs.field(default=None, validator=_not_negative)
     status_500_after: int | None = attrs.field(default=None, validator=_not_negative)
     ignore_stop: bool = False
+    fail_kernels: bool = False

@@ -50,7 +50,7 @@ class Echo:
         """Pretend to load the model."""
         log(f"loading {self._options.alias}")
         for step in range(1, 11):
-            time.sleep(self._options.load_seconds / 10)
+            time.sleep(0.0 if self._options.dummy else self._options.load_seconds / 10)
             log(f"loaded {step * 10}%")
             if step == 5 and self._options.die_while_loading:
                 log("error: the pretended memory does not suffice")
@@ -235,6 +235,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--prefill-tokens-per-second", type=float, default=50_000.0, metavar="X")
     add("--load-seconds", type=float, default=0.1, metavar="X")
     add("--parallel", type=int, default=4, metavar="N")
+    add("--dummy", action="store_true", help="pretend to load nothing")
+    add("--check-flags", action="store_true", help="read the flags, and end")
+    add("--check-kernels", action="store_true", help="multiply two numbers, and end")
+    add("--fail-kernels", action="store_true")
     add("--die-while-loading", action="store_true")
     add("--die-once", metavar="FILE")
     add("--never-healthy", action="store_true")
@@ -248,9 +252,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _kernels(fail: bool) -> int:
+    """Pretend to run a kernel."""
+    if fail:
+        log("error: no kernel image is available for this device")
+        return 1
+    log(f"6 * 7 = {6 * 7} on the CPU")
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; return 1 when the port cannot be had."""
     arguments = _parser().parse_args(argv)
+    if arguments.check_flags:
+        log("the flags are understood")
+        return 0
+    if arguments.check_kernels:
+        return _kernels(arguments.fail_kernels)
 
     def stop(number: int, frame: FrameType | None) -> None:
         if not arguments.ignore_stop:
