@@ -244,6 +244,29 @@ class EngineSuite(ServingTests):
                     f"{step} needs a server"
                 )
 
+    def test_rehearsal_is_data(self, plugin: Engine, lanes: list[Lane]) -> None:
+        """What is tried in minutes is programs of words and a lane that launches; what an engine lacks is said in words."""
+        for lane in lanes:
+            launch = launched(plugin, lane, WORDS)
+            found = plugin.ask("lanes_rehearsal", lane=lane, launch=launch)
+            if found is None:
+                pytest.skip("the engine does not say how it is rehearsed")
+            for said in (found.flags, found.kernels, found.dummy):
+                assert not isinstance(said, str) or (said.strip() and not said.endswith(".")), said
+            flags = () if isinstance(found.flags, str) else found.flags
+            ranks = {process.rank for process in launch.processes}
+            assert not flags or sorted(trial.rank for trial in flags) == sorted(ranks), (
+                f"{lane.name}: the flags of each rank are tried once"
+            )
+            for trial in (*flags, *(() if isinstance(found.kernels, str) else (found.kernels,))):
+                assert trial.argv and all(isinstance(word, str) and word for word in trial.argv), trial
+                assert PurePath(trial.argv[0]).name not in _SHELLS, trial.argv
+                assert trial.deadline_s > 0, trial
+            if isinstance(found.dummy, Lane):
+                assert (found.dummy.name, found.dummy.recipe) == (lane.name, lane.recipe), lane.name
+                dummy = launched(plugin, found.dummy, WORDS)
+                assert {process.rank for process in dummy.processes} == ranks, lane.name
+
     # -- diagnosis -------------------------------------------------------------------------------
 
     def _causes(self, plugin: Engine, *log: str) -> list[Any]:

@@ -17,9 +17,11 @@ from lanes.types import (
     Placement,
     Postmortem,
     Process,
+    Rehearsal,
     Staged,
     StageItem,
     StopPlan,
+    Trial,
 )
 
 from lanes_deepinfer import causes, checks
@@ -78,3 +80,25 @@ def lanes_diagnose(lane: Lane, postmortem: Postmortem) -> Sequence[Cause]:
 @lanes.hookimpl
 def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:
     return StopPlan(order=(0,), signal="SIGTERM", patience_s=30.0)
+
+
+_GATE = """
+try:
+    from deep_cluster.hardware.device import is_sm_major_10
+except ImportError as error:
+    print(f'its gate cannot be asked: {error}'); raise SystemExit(69)
+if not is_sm_major_10():
+    print('RuntimeError: unknown GPU type'); raise SystemExit(1)
+print('deep_cluster takes this GPU')
+"""
+"""The gate that every start passes, without the rest."""
+
+
+@lanes.hookimpl
+def lanes_rehearsal(lane: Lane, launch: Launch) -> Rehearsal:
+    """Its gate asks the GPU; flags the example has none, and dummy weights are not documented."""
+    return Rehearsal(
+        flags="the offline example is started without flags",
+        kernels=Trial(argv=(launch.processes[0].argv[0], "-c", _GATE)),
+        dummy="DeepInfer documents no dummy weights",
+    )

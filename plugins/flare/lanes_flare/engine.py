@@ -18,6 +18,7 @@ from lanes.types import (
     Node,
     Placement,
     Postmortem,
+    Rehearsal,
     Rung,
     Staged,
     StageItem,
@@ -82,4 +83,14 @@ def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:
     """The head first, so that no request is under way when the others leave."""
     return StopPlan(
         order=tuple(sorted(process.rank for process in launch.processes)), signal="SIGTERM", patience_s=30.0
+    )
+
+
+@lanes.hookimpl
+def lanes_rehearsal(lane: Lane, launch: Launch) -> Rehearsal:
+    """What FLARE may have of this is published nowhere."""
+    return Rehearsal(
+        flags=f"{processes.UNPUBLISHED}, nor whether it reads flags without starting",
+        kernels="whether FLARE has a small check of its kernels is published nowhere",
+        dummy="whether FLARE has dummy weights is published nowhere: `lanes serve` tries it with its own",
     )

