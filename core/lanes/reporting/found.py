@@ -8,7 +8,7 @@ from typing import Any
 from lanes.comparing.comparison import Comparison, Figure, Point, Side
 from lanes.comparing.grouping import Group
 from lanes.comparing.metrics import METRICS
-from lanes.reporting.model import Block, Cell, Item, Items, Section, Table, Tone, table
+from lanes.reporting.model import Block, Cell, Column, Item, Items, Section, Table, Tone, table
 from lanes.reporting.overview import point_status, shown
 from lanes.results.document import cell_name
 
@@ -59,7 +59,7 @@ def _table(title: str, found: Sequence[Found], lanes: int) -> Table:
             else [Cell(text=", ".join(f"{_name(n)} {shown(f).text}" for n, f in point.figures.items()))]
         )
         rows.append((*head, *figures, Cell(text=point.reason or "")))
-    heads = [f"{_name(name)}>" for name in names] if apart else ["figures"]
+    heads = [Column(title=_name(name), numeric=True) for name in names] if apart else ["figures"]
     return table(title, ("what", "lane", "found", *heads, "why"), rows)
 
 
@@ -122,7 +122,7 @@ def _figure(name: str, told: Mapping[str, Any]) -> Figure:
         median=told["median"],
         lo=told["lo"],
         hi=told["hi"],
-        n=int(told["n"]),
+        n=int(told["n"]) if told["lo"] < told["hi"] else 1,
         unit="pass",
         values=(),
     )

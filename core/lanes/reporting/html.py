@@ -76,10 +76,7 @@ class _Page:
         if isinstance(block, Text):
             yield f"<p>{escape(block.text)}</p>"
         elif isinstance(block, Items):
-            if block.title:
-                yield f"<h3>{escape(block.title)}</h3>"
-            items = (f'<li class="{item.tone}">{escape(item.text)}</li>' for item in block.items)
-            yield f'<ul class="said">{"".join(items)}</ul>'.replace(' class=""', "")
+            yield from self._items(block)
         elif isinstance(block, Table):
             yield from self._table(block)
         elif isinstance(block, Log):
@@ -92,6 +89,22 @@ class _Page:
             for plot in block.plots:
                 yield from self._plot(plot)
             yield "</div>"
+
+    def _items(self, found: Items) -> Iterator[str]:
+        """A short list as it is; what is for those who ask opens when they do."""
+        items = (
+            f'<li class="{item.tone}">{escape(item.text)}</li>'
+            if item.tone
+            else f"<li>{escape(item.text)}</li>"
+            for item in found.items
+        )
+        if found.quiet:
+            yield f"<details open><summary>{escape(found.title)}</summary>"
+            yield f'<ul class="notes">{"".join(items)}</ul></details>'
+            return
+        if found.title:
+            yield f"<h3>{escape(found.title)}</h3>"
+        yield f'<ul class="said">{"".join(items)}</ul>'
 
     def _table(self, found: Table) -> Iterator[str]:
         caption = self._new("table")
@@ -134,6 +147,10 @@ def _class(column: Column, cell: Cell | None = None) -> str:
 
 def _cell(cell: Cell, column: Column) -> str:
     text = escape(cell.text)
+    if column.numeric and text.endswith("]"):
+        # The interval stands under its median, where columns are narrow.
+        median, _, interval = text.partition(" [")
+        text = f'{median} <span class="interval">[{interval}</span>' if interval else text
     if cell.tone == "best":
         return f'<span class="tone best">{text} *</span>'
     return f'<span class="tone {cell.tone}">{text}</span>' if cell.tone and text else text

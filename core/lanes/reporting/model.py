@@ -56,10 +56,11 @@ class Item:
 
 @frozen(kw_only=True)
 class Items:
-    """A list of sentences. `title` is shown above it, where it has one."""
+    """A list of sentences. `title` is shown above it, where it has one; a `quiet` list is for those who ask."""
 
     items: tuple[Item, ...]
     title: str = ""
+    quiet: bool = False
 
 
 @frozen(kw_only=True)
@@ -177,14 +178,18 @@ class Report:
     sections: tuple[Section, ...] = field(default=())
 
 
-def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> Table:
-    """A table of texts; a column whose title ends in `>` is numeric, and one that nothing fills is left out."""
+def table(caption: str, columns: Sequence[Column | str], rows: Sequence[Sequence[Cell | str]]) -> Table:
+    """A table of texts; a column whose title is written with `>` at its end is numeric (a title that comes from
+    a result is given as a `Column`), and one that nothing fills is left out."""
     cells = [[one if isinstance(one, Cell) else Cell(text=one) for one in row] for row in rows]
-    kept = [i for i in range(len(columns)) if i == 0 or any(row[i].text for row in cells)]
+    heads = [one if isinstance(one, Column) else _head(one) for one in columns]
+    kept = [i for i in range(len(heads)) if i == 0 or any(row[i].text for row in cells)]
     return Table(
         caption=caption,
-        columns=tuple(
-            Column(title=columns[i].removesuffix(">"), numeric=columns[i].endswith(">")) for i in kept
-        ),
+        columns=tuple(heads[i] for i in kept),
         rows=tuple(tuple(row[i] for i in kept) for row in cells),
     )
+
+
+def _head(title: str) -> Column:
+    return Column(title=title.removesuffix(">"), numeric=title.endswith(">"))

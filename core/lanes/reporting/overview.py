@@ -8,9 +8,9 @@ from typing import Any
 
 from lanes._version import __version__
 from lanes.comparing import saying
-from lanes.comparing.comparison import Comparison, Figure, Point, Side
+from lanes.comparing.comparison import Comparison, Figure, Point
 from lanes.comparing.values import count, number, text
-from lanes.reporting.model import Block, Cell, Item, Items, Section, Text, Tone, table
+from lanes.reporting.model import Block, Cell, Column, Item, Items, Section, Text, Tone, table
 
 _GOOD = ("ok", "measured", "serving", "done")
 _WAITING = ("running", "interrupted", "skipped")
@@ -103,7 +103,7 @@ def side_by_side(comparison: Comparison, labels: Mapping[str, str]) -> Section:
         blocks.append(_cells(comparison, labels))
     notes = tuple(Item(text=line) for line in saying.notes(comparison))
     if notes:
-        blocks.append(Items(title="Notes", items=notes))
+        blocks.append(Items(title="Notes", items=notes, quiet=True))
     return Section(ident="figures", title="Side by side", blocks=tuple(blocks))
 
 
@@ -129,9 +129,8 @@ def _lanes(comparison: Comparison, labels: Mapping[str, str]) -> Block:
             )
         )
     heads = [f"{column.title}>" for column in comparison.columns]
-    return table(
-        "Lanes", ("lane", "status", "launches>", *heads, *(f"{n.replace('_', ' ')}>" for n in told)), rows
-    )
+    own = (Column(title=name.replace("_", " "), numeric=True) for name in told)
+    return table("Lanes", ("lane", "status", "launches>", *heads, *own), rows)
 
 
 def _told(value: Any) -> str:
@@ -156,13 +155,13 @@ def _cells(comparison: Comparison, labels: Mapping[str, str]) -> Block:
                     Cell(text=name),
                     Cell(text=instrument if several else ""),
                     Cell(text=labels[side.name] if len(labels) > 1 else ""),
+                    Cell(text=point_status(point), tone=tone(point.status)),
                     *(shown(point.figures.get(metric.name)) for metric in metrics),
                     Cell(text=_over(point)),
-                    Cell(text=point_status(point), tone=tone(point.status)),
                 )
             )
     heads = [f"{metric.title}>" for metric in metrics]
-    return table("Every cell", ("cell", "by", "lane", *heads, "over>", "status"), rows)
+    return table("Every cell", ("cell", "by", "lane", "status", *heads, "over>"), rows)
 
 
 def _over(point: Point) -> str:
@@ -176,8 +175,3 @@ def point_status(point: Point) -> str:
         if point.bad and point.launches > 1
         else point.status
     )
-
-
-def lanes_of(sides: Sequence[Side], every: int) -> str:
-    """Which lanes something is said of."""
-    return "all" if len(sides) == every and every > 1 else ", ".join(side.name for side in sides)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lanes.comparing.comparison import Comparison
 from lanes.comparing.grouping import Group
-from lanes.reporting.model import Block, Cell, Log, Section, table
+from lanes.reporting.model import Block, Cell, Column, Log, Section, table
 
 
 def section(comparison: Comparison, groups: Sequence[Group], labels: Mapping[str, str]) -> Section:
@@ -20,7 +20,8 @@ def section(comparison: Comparison, groups: Sequence[Group], labels: Mapping[str
             (one.factor, *(one.values.get(name) or "not told" for name in names))
             for one in comparison.differences
         ]
-        blocks.append(table("What differs", ("factor", *(labels[name] for name in names)), rows))
+        lanes = (Column(title=labels[name]) for name in names)
+        blocks.append(table("What differs", ("factor", *lanes), rows))
     differing = {one.factor for one in comparison.differences}
     shared = [
         (factor, value)

@@ -1,6 +1,6 @@
 """Plots as inline SVG, drawn by matplotlib; the only module that imports it.
 
-Names of lanes stand in the page's legend, never in the drawing. Colours are drawn as marked values and become the
+Names of lanes stand in the page's legend, or shortened beside their line. Colours are drawn as marked values and become the
 page's own, which follow the reader's scheme.
 """
 
@@ -91,7 +91,7 @@ def draw(plot: Plot, ident: str, words: str) -> str:
 def _size(plot: Plot) -> tuple[float, float]:
     """Width and height in inches."""
     if isinstance(plot, Curves):
-        return 5.2, 3.1
+        return 4.4, 2.9
     lines = len(plot.strips) if isinstance(plot, Strips) else len(plot.bars)
     return 9.0, 0.9 + 0.3 * lines
 
@@ -141,7 +141,7 @@ def _strips(axes: Axes, plot: Strips) -> None:
         _, low, median, high, _ = quartiles(strip.values)
         axes.plot([low, high], [line, line], color=colour, linewidth=3, solid_capstyle="butt")
         axes.plot([median, median], [line - 0.34, line + 0.34], color=_INK, linewidth=2)
-    axes.set_yticks(range(len(plot.strips)), [strip.where for strip in plot.strips])
+    axes.set_yticks(range(len(plot.strips)), [_short(strip.where) for strip in plot.strips])
     axes.set_ylim(len(plot.strips) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(plot.x)
@@ -173,12 +173,20 @@ def _spans(axes: Axes, plot: Spans) -> None:
                 line, span.end - span.start, left=span.start, height=0.62,
                 color=_SERIES[number % COLOURS], edgecolor=_PAPER, linewidth=0.8,
             )  # fmt: skip
-    axes.set_yticks(range(len(plot.bars)), [bar.name for bar in plot.bars])
+    axes.set_yticks(range(len(plot.bars)), [_short(bar.name) for bar in plot.bars])
     axes.set_ylim(len(plot.bars) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.set_xlim(left=0)
     axes.set_xlabel(plot.x)
     axes.xaxis.set_major_formatter(lambda value, _: _tick(value))
+
+
+_NAME = 34
+
+
+def _short(name: str) -> str:
+    """The name, or its beginning and its end."""
+    return name if len(name) <= _NAME else f"{name[: _NAME // 2 - 3]}\u2026{name[-_NAME // 2 :]}"
 
 
 def _look(number: int) -> tuple[str, str, Any]:
@@ -188,11 +196,11 @@ def _look(number: int) -> tuple[str, str, Any]:
 
 def _plain(axis: Any) -> None:
     """Numbers as they are on a logarithmic axis: a few between the powers of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
     axis.set_major_formatter(lambda value, _: _tick(value))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def _tick(value: float) -> str:
