@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from lanes.comparing.comparison import Comparison, Side, Verdict
+from lanes.comparing.comparison import Comparison, Point, Side, Verdict
 from lanes.comparing.metrics import METRICS, Metric
 
 LONG = 32
@@ -26,21 +26,31 @@ def status(side: Side) -> str:
 
 
 def ends(comparison: Comparison) -> Iterator[str]:
-    """Why a lane is not measured, and what was overruled."""
+    """Why a lane is not measured, and what was overruled; then why a cell or a row is not good."""
     for side in comparison.sides:
-        said = [f"{side.status}: {side.reason}"] if side.reason and side.status != "measured" else []
-        if side.overrides:
-            said.append(f"despite {', '.join(side.overrides)}")
-        if said and side.next_step:
-            said.append(side.next_step)
-        if said:
-            yield f"{side.name}: {'; '.join(said)}"
-        cells: dict[str, list[str]] = {}
-        for point in side.points:
-            if point.reason:
-                cells.setdefault(f"{point.status}: {point.reason}", []).append(point.name)
-        for reason, names in cells.items():
-            yield f"{side.name}, {', '.join(names)}: {reason}"
+        yield from lane_ends(side)
+        yield from point_ends(side, side.points)
+
+
+def lane_ends(side: Side) -> Iterator[str]:
+    """Why a lane is not measured, and what was overruled."""
+    said = [f"{side.status}: {side.reason}"] if side.reason and side.status != "measured" else []
+    if side.overrides:
+        said.append(f"despite {', '.join(side.overrides)}")
+    if said and side.next_step:
+        said.append(side.next_step)
+    if said:
+        yield f"{side.name}: {'; '.join(said)}"
+
+
+def point_ends(side: Side, points: Iterable[Point]) -> Iterator[str]:
+    """The reasons of a lane's cells and rows, those that share one together."""
+    cells: dict[str, list[str]] = {}
+    for point in points:
+        if point.reason:
+            cells.setdefault(f"{point.status}: {point.reason}", []).append(point.name)
+    for reason, names in cells.items():
+        yield f"{side.name}, {', '.join(names)}: {reason}"
 
 
 _SHOWN = (
@@ -69,14 +79,14 @@ def _wanted(name: str, held: set[str]) -> bool:
 _SAID = 6
 
 
-def verdicts(comparison: Comparison) -> Iterator[str]:
-    """What was shown, then what was not, the likeliest first."""
+def verdicts(comparison: Comparison, rest_in: str = "--json") -> Iterator[str]:
+    """What was shown, then what was not, the likeliest first; `rest_in` has those that are not told."""
     shown = [one for one in comparison.verdicts if one.judgement.word != "unresolved"]
     rest = [one for one in comparison.verdicts if one.judgement.word == "unresolved"]
     rest.sort(key=lambda one: one.judgement.p)
     yield from (_verdict(one) for one in (*shown, *rest[:_SAID]))
     if len(rest) > _SAID:
-        yield f"{len(rest) - _SAID} more figures are unresolved: --json has them"
+        yield f"{len(rest) - _SAID} more figures are unresolved: {rest_in} has them"
 
 
 def _verdict(one: Verdict) -> str:

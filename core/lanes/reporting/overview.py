@@ -9,6 +9,8 @@ from typing import Any
 from lanes._version import __version__
 from lanes.comparing import saying
 from lanes.comparing.comparison import Comparison, Figure, Point
+from lanes.comparing.judging import signed
+from lanes.comparing.metrics import METRICS
 from lanes.comparing.values import count, number, text
 from lanes.reporting.model import Block, Cell, Column, Item, Items, Section, Text, Tone, table
 
@@ -75,8 +77,8 @@ def summary(comparison: Comparison) -> Section:
     if len(comparison.sides) > 1 and not resolved:
         blocks.append(Text(text=_nothing(comparison)))
     for heading, lines, how in (
-        ("Verdicts", saying.verdicts(comparison), ""),
-        ("How lanes ended", saying.ends(comparison), "bad"),
+        ("Verdicts", saying.verdicts(comparison, "the table of verdicts"), ""),
+        ("How lanes ended", (line for side in comparison.sides for line in saying.lane_ends(side)), "bad"),
         ("Which lane for what", saying.choices(comparison), ""),
         ("What does not fit", (flag.sentence for flag in comparison.flags), "doubt"),
     ):
@@ -101,6 +103,15 @@ def side_by_side(comparison: Comparison, labels: Mapping[str, str]) -> Section:
     blocks.append(_lanes(comparison, labels))
     if any(point.cell for side in comparison.sides for point in side.points):
         blocks.append(_cells(comparison, labels))
+    bad = tuple(
+        Item(text=line, tone="bad")
+        for side in comparison.sides
+        for line in saying.point_ends(side, (point for point in side.points if point.cell))
+    )
+    if bad:
+        blocks.append(Items(title="Cells that are not ok", items=bad))
+    if comparison.verdicts:
+        blocks.append(_verdicts(comparison, labels))
     notes = tuple(Item(text=line) for line in saying.notes(comparison))
     if notes:
         blocks.append(Items(title="Notes", items=notes, quiet=True))
@@ -162,6 +173,39 @@ def _cells(comparison: Comparison, labels: Mapping[str, str]) -> Block:
             )
     heads = [f"{metric.title}>" for metric in metrics]
     return table("Every cell", ("cell", "by", "lane", "status", *heads, "over>"), rows)
+
+
+_WORDS: dict[str, Tone] = {
+    "faster": "good",
+    "better": "good",
+    "slower": "bad",
+    "worse": "bad",
+    "unresolved": "doubt",
+}
+
+
+def _verdicts(comparison: Comparison, labels: Mapping[str, str]) -> Block:
+    """All verdicts, each a second lane held against a first one."""
+    rows = []
+    for one in comparison.verdicts:
+        found = one.judgement
+        unit = "blocks" if found.paired else "launches"
+        interval = f" [{signed(found.lo)}, {signed(found.hi)}]" if found.lo and found.hi else ""
+        rows.append(
+            (
+                Cell(text=f"{one.point}, {METRICS[one.metric].title}"),
+                Cell(text=f"{labels[one.b]} against {labels[one.a]}"),
+                Cell(text=found.word, tone=_WORDS.get(found.word, "")),
+                Cell(text=f"{signed(found.ratio)}{interval}" if found.ratio is not None else ""),
+                Cell(text=number(found.p_adjusted)),
+                Cell(
+                    text=f"{found.n_a} {unit}" if found.paired else f"{found.n_b} against {found.n_a} {unit}"
+                ),
+                Cell(text=one.cause or ""),
+            )
+        )
+    heads = ("figure", "lanes", "verdict", "ratio>", "p>", "over", "the one thing that differs")
+    return table("Verdicts", heads, rows)
 
 
 def _over(point: Point) -> str:
