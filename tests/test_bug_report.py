@@ -133,7 +133,7 @@ def test_the_prompt_in_the_bundle_kills_the_server_again(crashed):
             with pytest.raises((http.client.HTTPException, OSError)):
                 connection.request("POST", "/v1/chat/completions", body)
                 connection.getresponse()
-            assert server.wait(10) == 8
+            assert server.wait(60) == 8
         finally:
             server.kill()
 

@@ -27,7 +27,7 @@ PHASES = {
     "loading": (("--set", "load_seconds=30"), "loading"),
     "measuring": (("--set", "tokens_per_second=100"), "measuring"),
 }
-GRID = ("--pp", "64", "--tg", "64", "--passes", "50", "--warmups", "1")
+GRID = ("--pp", "64", "--tg", "16", "--passes", "200", "--warmups", "1")
 
 
 def begin(echo, site, tmp_path, wait_for, phase):

@@ -169,7 +169,7 @@ def test_an_engine_that_takes_no_notice_is_killed_after_its_patience(lane, wait_
     wait_for(lambda: b"up" in lane.log(), "the program")
     began = time.monotonic()
     assert lane.stop(HASTY) == []
-    assert 0.5 <= time.monotonic() - began < 5
+    assert 0.5 <= time.monotonic() - began < 30
     assert lane.ended().exit.signal == "SIGKILL"
 
 

@@ -92,7 +92,7 @@ def _recipe(lanes):
 
 
 def test_ctrl_c_ends_the_second_attempt_as_it_does_the_first(echo, once, wait_for):
-    run = echo.start("serve", "--engine", "echo", "--set", f"die_once={once}", "--set", "load_seconds=2")
+    run = echo.start("serve", "--engine", "echo", "--set", f"die_once={once}", "--set", "load_seconds=30")
     wait_for(lambda: list(echo.home.glob("lanes/*/launch1")) and echo.processes(), "the second attempt")
     run.send_signal(signal.SIGINT)
     ran = echo.finish(run)

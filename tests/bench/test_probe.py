@@ -201,7 +201,7 @@ def test_an_engine_that_dies_in_a_pass_ends_it_at_once() -> None:
 
         plan = Plan(**(QUICK | {"tg": (16, 24), "limits": Limits()}))
         first, second = measure(endpoint, plan, alive=alive)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30
     assert (first.status, first.reason) == ("crashed", "the engine was killed (out of memory)")
     assert second.status == "skipped"
 
@@ -235,9 +235,9 @@ def test_ctrl_c_passes_through_at_once() -> None:
         time.sleep(0.2)
         os.kill(child.pid, signal.SIGINT)
         started = time.monotonic()
-        _, err = child.communicate(timeout=10)
+        _, err = child.communicate(timeout=30)
     assert (child.returncode, err) == (77, "")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15
 
 
 def test_a_result_is_plain_json_and_comes_back_whole() -> None:

@@ -14,22 +14,6 @@ from lanes.results.store import Store
 QUICK = ("--pp", "32", "--tg", "8", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
 
 
-PATIENT = """
-from lanes.bench import tally, validity
-
-validity._LATE_S = tally._LATE_S = 5.0
-"""
-
-
-@pytest.fixture(autouse=True)
-def patient(echo, tmp_path):
-    """These tests are not about the client's being late, which it is on a busy machine."""
-    folder = tmp_path / "patient"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(PATIENT)
-    echo.path.append(folder)
-
-
 def blocks(document):
     """How often each (block, side) was measured within the last attempt of its block."""
     lanes = [lane for lane in document["lanes"] if lane.get("block")]
@@ -45,15 +29,15 @@ def blocks(document):
 
 def test_a_difference_is_found_and_its_one_cause_is_named(echo):
     ran = echo(
-        "ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "6", *QUICK, "--json", timeout=300
+        "ab", "echo", "--set", "tokens_per_second=20,40", "--blocks", "6", *QUICK, "--json", timeout=300
     )
     assert ran.code == 0, ran.err
     (verdict,) = ran.json["verdicts"]
-    assert (verdict["a"], verdict["b"]) == ("tokens_per_second=10", "tokens_per_second=20")
+    assert (verdict["a"], verdict["b"]) == ("tokens_per_second=20", "tokens_per_second=40")
     assert verdict["judgement"]["word"] == "faster"
     assert verdict["judgement"]["paired"] and verdict["judgement"]["n_a"] == 6
     assert verdict["judgement"]["ratio"] == pytest.approx(2.0, rel=0.1)
-    assert verdict["cause"] == "tokens_per_second 10 -> 20"
+    assert verdict["cause"] == "tokens_per_second 20 -> 40"
     assert "6 blocks are 12 launches" in ran.err
 
     document = echo("history", "show", ran.json["run"], "--json").json

@@ -223,7 +223,7 @@ def test_a_part_that_hangs_is_waited_for_only_so_long(machine, monkeypatch, stuc
         machine.program("df", "exec sleep 98")
     began = time.monotonic()
     node = probe.local_node()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert any("did not answer" in fact.value for fact in node.facts)
     assert node.memory_bytes, "the rest is told all the same"
     assert (node.gpus is None) is (stuck != "df")
@@ -235,7 +235,7 @@ def test_a_machine_without_a_driver_has_no_gpus_and_none_is_asked(machine, monke
     began = time.monotonic()
     node = probe.local_node()
     assert node.gpus == () or node.gpus[0].target.startswith("gfx")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 12
 
 
 def test_what_lies_in_the_current_folder_is_not_run(machine, tmp_path, monkeypatch):
