@@ -62,10 +62,11 @@ def test_a_step_that_fails_says_why_and_a_check_shows_it_until_it_was_rehearsed_
     assert lane["reason"].startswith(f"{failing}: ") and lane["next_step"]
     assert not echo.processes()
 
-    (seen,) = findings(echo, "rehearsal")
+    found = findings(echo, ("rehearsal", "crashes"))
+    assert len(found) == 1, "a rehearsal is no launch of the lane: it did not crash"
+    (seen,) = found
     assert seen["question"] == f"rehearsal of {failing}" and seen["verdict"] == "degraded"
     assert reason in seen["reason"] and seen["source"] == f"run {ran.json['run']}" and seen["date"]
-    assert findings(echo, "crashes") == [], "a rehearsal is no launch of the lane"
 
 
 def test_what_was_mended_and_rehearsed_again_is_no_longer_held_against_a_lane(echo):
@@ -136,6 +137,20 @@ def test_a_dry_run_shows_what_each_step_would_do_and_does_nothing(echo):
         .startswith("not possible")
     )
     assert echo("history", "--json").json == []
+
+
+def test_what_dummy_weights_do_without_need_not_be_brought(echo, tmp_path):
+    recipe = tmp_path / "staged.toml"
+    recipe.write_text(
+        'name = "staged"\nengine = "echo"\n[model]\nname = "m"\n'
+        f'[[staging]]\nname = "rows"\nsource = "/no/such/rows"\ntarget = "{tmp_path}/rows"\n'
+    )
+    assert "/no/such/rows" in echo("rehearse", str(recipe)).out
+    ran = echo("rehearse", str(recipe), "--without", "rows", "--json")
+    assert ran.code == 0, ran.said
+    assert steps(ran)[1]["image"] == "not brought: rows"
+    wrong = echo("rehearse", str(recipe), "--without", "row")
+    assert wrong.code == 2 and "it has rows" in wrong.err
 
 
 def test_a_lane_that_cannot_run_is_not_rehearsed(lanes, site, sleepy, tmp_path):

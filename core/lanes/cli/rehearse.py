@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     help="Take over nodes whose owner has given no sign of life; the result says so for ever.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Serve on this port (default: a free one).")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="NAME",
+    help="Do not bring this item of the recipe's [[staging]]: dummy weights may do without. May be repeated.",
+)
 @click.option("--keep-going", is_flag=True, help="After a step that failed, try those that do not need it.")
 @click.option("--dry-run", is_flag=True, help="Show what each step would do, and do nothing.")
 @output.as_json
@@ -48,6 +54,7 @@ def command(
     allowed: Mapping[str, str | None],
     take_over: str | None,
     port: int | None,
+    without: tuple[str, ...],
     keep_going: bool,
     dry_run: bool,
     as_json: bool,
@@ -69,14 +76,18 @@ def command(
     (bound,), (place,) = options.bind([], [recipe], None, settings, None, cluster, real=not dry_run)
     count = bound.lane.recipe.nodes if bound.lane.recipe else 1
     scope = values.scope(place.seats, count, node, every_node)
+    staged = [one.name for one in bound.lane.recipe.staging] if bound.lane.recipe else []
+    if unknown := sorted(set(without) - set(staged)):
+        known = f"it has {', '.join(staged)}" if staged else "it has none"
+        raise UsageError(f"the recipe stages nothing named {', '.join(unknown)}", known)
     if dry_run and as_json:
         output.print_json(
-            {"lane": bound.lane.name, "rehearsal": dict(_planned(bound, place, scope, allowed))}
+            {"lane": bound.lane.name, "rehearsal": dict(_planned(bound, place, scope, allowed, without))}
         )
         return 0
     if dry_run:
         code = dryrun.show([bound], [place], despite, None, False, allowed)
-        for name, what in _planned(bound, place, scope, allowed):
+        for name, what in _planned(bound, place, scope, allowed, without):
             click.echo(f"  rehearse {name}: {what}")
         return code
     interrupts.install()
@@ -88,7 +99,7 @@ def command(
             code = 130
             try:
                 outcome = rehearse(
-                    bound, place, journal, scope, port, despite, take_over, allowed, keep_going
+                    bound, place, journal, scope, port, despite, take_over, allowed, keep_going, without
                 )
                 code = 0 if outcome.status == "rehearsed" else runs.exit_code([outcome])
             finally:
@@ -126,7 +137,9 @@ class _Told(Screen):
                 self._status.start()
 
 
-def _planned(bound: Bound, place: Place, scope: Scope, allowed: Allowed) -> Iterator[tuple[str, str]]:
+def _planned(
+    bound: Bound, place: Place, scope: Scope, allowed: Allowed, without: Collection[str]
+) -> Iterator[tuple[str, str]]:
     """What each step would do."""
     from lanes import lifecycle
     from lanes.rehearsal import values
@@ -144,7 +157,8 @@ def _planned(bound: Bound, place: Place, scope: Scope, allowed: Allowed) -> Iter
         yield "image", f"cannot be told: {error}"
         return
     dummy = not isinstance(plan.dummy, str)
-    wanted = [one.name for one in items if not (dummy and one.name in plan.spared)]
+    spared = {*without, *(plan.spared if dummy else ())}
+    wanted = [one.name for one in items if one.name not in spared]
     yield "image", f"{', '.join(wanted) or 'nothing'} to {', '.join(at)}"
     if isinstance(plan.flags, str):
         yield "flags", f"not possible: {plan.flags}"

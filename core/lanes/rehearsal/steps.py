@@ -77,15 +77,16 @@ def rehearse(
     take_over: str | None = None,
     allowed: Allowed = NOTHING,
     keep_going: bool = False,
+    without: Collection[str] = (),
 ) -> Outcome:
     """Go through the steps; each is journaled as it ends. One that fails ends the rehearsal, unless it is to
-    `keep_going`: then those that need nothing of it are tried too.
+    `keep_going`: then those that need nothing of it are tried too. Items named in `without` are not staged.
 
     Raises `KeyboardInterrupt` after cleaning up.
     """
     outcome = Outcome(status="interrupted", reason="interrupted by the user")
     attempt = _Attempt(bound, place, journal, port, allowed, retries=0)
-    attempt.scope = scope
+    attempt.scope, attempt.spared = scope, tuple(without)
     try:
         outcome = _Steps(attempt, bound, despite, take_over, keep_going).all()
     except Exception as error:
@@ -182,13 +183,13 @@ class _Steps:
         items, launch, _ = symbolic(self.bound, self.attempt.place, self.attempt.allowed)
         plan = asked(self.attempt.engine, self.lane, launch)
         if isinstance(plan.dummy, Lane):
-            self.attempt.spared = plan.spared
+            self.attempt.spared = (*self.attempt.spared, *plan.spared)
         self.staged = self.attempt.stage()
         spared = [one.name for one in items if one.name in self.attempt.spared]
         said = [_came(one) for one in self.attempt.staged_items if one["kind"] == "image"]
         brought = [one.name for one in self.attempt.items() if one.name not in self.staged_images()]
         said += [f"also brought: {', '.join(brought)}"] if brought else []
-        said += [f"not brought, dummy weights do without: {', '.join(spared)}"] if spared else []
+        said += [f"not brought: {', '.join(spared)}"] if spared else []
         if images := [one for one in self.attempt.staged_items if one["kind"] == "image"]:
             ids = {
                 str(rank): {"reference": images[0]["reference"], "id": images[0]["id"]}

@@ -66,7 +66,9 @@ def changes(lane: Lane, dummy: Lane) -> str:
     for field in attrs.fields(type(lane.options)):
         was, now = getattr(lane.options, field.name), getattr(dummy.options, field.name)
         if was != now:
-            told.append(f"{field.name} {_word(now)}" + ("" if was in (None, False) else f" (not {_word(was)})"))
+            told.append(
+                f"{field.name} {_word(now)}" + ("" if was in (None, False) else f" (not {_word(was)})")
+            )
     return ", ".join(told) or "the recipe's own options"
 
 

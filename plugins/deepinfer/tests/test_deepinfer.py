@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lanes.types import Gpu, Lane, Node, Verdict
+from lanes.types import Gpu, Lane, Launch, Node, Process, Trial, Verdict
 from lanes_deepinfer.checks import check
+from lanes_deepinfer.engine import lanes_rehearsal
 from lanes_deepinfer.options import DeepInferOptions
 
 
@@ -115,3 +116,21 @@ def test_building_is_work_on_x86_64_and_nobodys_promise_on_arm64(
 def test_keeping_no_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         DeepInferOptions(prefill_keep_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("takes", "code", "said"), [("True", 0, "takes this GPU"), ("False", 1, "unknown GPU")]
+)
+def test_a_rehearsal_asks_the_gate_that_every_start_passes(
+    tmp_path: Path, takes: str, code: int, said: str
+) -> None:
+    package = tmp_path / "deep_cluster" / "hardware"
+    package.mkdir(parents=True)
+    (package / "device.py").write_text(f"def is_sm_major_10():\n    return {takes}\n")
+    launch = Launch(processes=(Process(rank=0, argv=(sys.executable, "x.py")),))
+    plan = lanes_rehearsal(Lane(name="d", engine="deepinfer"), launch)
+    assert isinstance(plan.kernels, Trial)
+    env = {"PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(plan.kernels.argv, capture_output=True, text=True, check=False, env=env)
+    assert ran.returncode == code and said in ran.stdout
+    assert subprocess.run(plan.kernels.argv, capture_output=True, check=False, env={}).returncode == 69
