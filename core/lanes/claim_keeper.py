@@ -28,6 +28,8 @@ POLL_S = 1.0
 def keep(folder: Path, owner: int | None) -> None:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
+    # Its connections end with it, and what they left on disk is to go too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     beaten = time.monotonic()
     while owner is not None or _lives(folder):
         ready, _, _ = select.select([owner] if owner is not None else [], [], [], POLL_S)

@@ -229,6 +229,7 @@ def acquire(
     Claimed when somebody holds one, LaneError when one cannot be asked.
     """
     ordered = sorted(nodes.items())
+    hosts.reach(host for _, host in ordered)
     hold = Hold(token=secrets.token_hex(8), cluster=cluster, file=file, nodes=tuple(ordered))
     _write(folder, hold)
     hold = evolve(hold, keeper=_start_keeper(folder, owner))

@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 import pytest
+from lanes import lines
 
 
 @pytest.fixture(scope="session")
@@ -291,6 +292,13 @@ class Bed:
         argv = [*self.inside(name), "/usr/sbin/sshd", "-D", "-e", "-f", str(self.folder / f"sshd-{name}")]
         with (self.folder / f"sshd-{name}.log").open("ab") as log:
             self.sshds[name] = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+
+
+@pytest.fixture(autouse=True)
+def hung_up() -> Iterator[None]:
+    """End the connections of a test that reaches machines by itself: others look for what is left."""
+    yield
+    lines.hang_up()
 
 
 @pytest.fixture(scope="session", autouse=True)

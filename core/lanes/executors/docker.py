@@ -225,7 +225,10 @@ def _trouble(host: Host, socket: str, error: Exception, what: str) -> LaneError:
     """Who is to blame for no answer: the way to the host, or the Docker engine there."""
     where = hosts.name(host)
     if host.ssh is not None and not hosts.leads_on(socket):
-        return LaneError(f"the connection to {where} broke", f"see that `ssh {where}` works, and run again")
+        said = hosts.last_words(socket)
+        return LaneError(
+            f"the connection to {where} broke: {said}", f"see that `ssh {where}` works, and run again"
+        )
     look = "is it running? `systemctl status docker` tells" + (f" on {where}" if host.ssh else "")
     return LaneError(f"{what.format(where)} ({_short(error)})", look)
 

@@ -2,9 +2,11 @@
 
 It makes the container, copies its log, waits for its end and writes that down, stops it when it is
 asked to, or when a `lanes` that owned it is gone, and removes it. It runs on the machine of `lanes`,
-wherever the container does, and speaks to that node's Docker engine through one connection.
+wherever the container does, and speaks to that node's Docker engine through one connection: that of the `lanes` that
+started it, and when that breaks one of its own.
 
-Started as `python -P -m lanes.executors.docker_keeper FOLDER OWNER_FD`. In FOLDER it reads and writes
+Started as `python -P -m lanes.executors.docker_keeper FOLDER OWNER_FD [SOCKET FD FD]`, the last three as
+`lines.Handed` takes them. In FOLDER it reads and writes
 what `keeper.py` does; `process.json` holds `container` (see `docker.arguments`) and `host` besides, and `after`,
 the rank that is to have started before this one: containers of all ranks are made at once, and start in order. The
 container's environment comes in LANES_CONTAINER_ENV, so that it is never on disk.
@@ -24,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lanes import hosts
+from lanes import hosts, lines
 from lanes.errors import LanesError
 from lanes.executors import docker, keeper
 
@@ -36,7 +38,7 @@ TURN_S = 0.05
 
 
 class ContainerKeeper:
-    def __init__(self, folder: str, owner: int) -> None:
+    def __init__(self, folder: str, owner: int, handed: lines.Handed | None = None) -> None:
         self.folder = Path(folder)
         self.owner: int | None = owner
         self.reason = "exited"
@@ -47,6 +49,7 @@ class ContainerKeeper:
         self.environment: dict[str, str] = json.loads(os.environ.pop(docker.ENVIRONMENT, "{}"))
         self.line = contextlib.ExitStack()
         """The connection to the node, opened anew when it breaks."""
+        self.handed = handed
         self.socket = ""
         self.made: Any = None
         """The container, over the present connection."""
@@ -97,7 +100,13 @@ class ContainerKeeper:
     def connect(self) -> Any:
         """Open the connection to the node's Docker engine (anew). Raises LaneError."""
         self.line.close()
-        self.socket = self.line.enter_context(hosts.docker_socket(self.host))
+        handed, self.handed = self.handed, None
+        if handed is not None and hosts.leads_on(handed.socket):
+            self.socket = self.line.enter_context(contextlib.closing(handed)).socket
+            return self.line.enter_context(docker.connected(self.host, self.socket))
+        if handed is not None:
+            handed.close()
+        self.socket = self.line.enter_context(hosts.tunnel(self.host))
         return self.line.enter_context(docker.connected(self.host, self.socket))
 
     def keep(self) -> None:
@@ -263,4 +272,6 @@ def _image(made: Any) -> Mapping[str, Any]:
 
 
 if __name__ == "__main__":
-    ContainerKeeper(sys.argv[1], int(sys.argv[2])).run()
+    own, owner, *line = sys.argv[1:]
+    given = lines.Handed(line[0], int(line[1]), int(line[2])) if line else None
+    ContainerKeeper(own, int(owner), given).run()

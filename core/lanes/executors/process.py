@@ -217,11 +217,14 @@ def begin(
     }
     environment = {**os.environ, **process.env}
     program = [sys.executable, "-I", keeper.__file__]
+    line: tuple[str, int, int] | None = None
     if process.container is not None:
         from lanes.executors import docker
 
         container = docker.arguments(process, host, folder, amd)
-        spec |= {"host": attrs.asdict(host), "container": container, "after": after}
+        # Its keeper takes our connection over, and opens one of its own when that breaks.
+        line = hosts.hand_over(host)
+        spec |= {"host": attrs.asdict(hosts.located(host)), "container": container, "after": after}
         environment = {**os.environ, docker.ENVIRONMENT: json.dumps(dict(process.env))}
         program = [sys.executable, "-P", "-m", "lanes.executors.docker_keeper"]
     keeper.write_json(str(own / "process.json"), spec)
@@ -234,12 +237,12 @@ def begin(
     try:
         with open(own / "keeper.log", "ab") as log:
             child = subprocess.Popen(
-                [*program, str(own), str(hold)],
+                [*program, str(own), str(hold), *map(str, line or ())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(hold,),
+                pass_fds=(hold, *(line[1:] if line else ())),
                 start_new_session=True,
             )
     except (OSError, ValueError) as error:
