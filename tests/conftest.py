@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -332,6 +333,20 @@ def race() -> Callable[..., list[list[str]]]:
     return _race
 
 
+def _free_port() -> int:
+    """A port of the loopback that stays free: of those that the system gives to nobody who does not ask for one."""
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+            return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of the loopback that nobody has, and nobody is given by chance."""
+    return _free_port()
+
+
 @pytest.fixture
 def ssh_host(tmp_path: Path, lanes: Lanes) -> Iterator[str]:
     """A real sshd on the loopback, and an ssh client on the path that knows how to reach it as `box`."""
@@ -341,9 +356,7 @@ def ssh_host(tmp_path: Path, lanes: Lanes) -> Iterator[str]:
     for key in ("host", "client"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / key)], check=True)
     (tmp_path / "authorized").write_bytes((tmp_path / "client.pub").read_bytes())
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     (tmp_path / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\n"
         f"UsePAM no\nStrictModes no\nPasswordAuthentication no\nPidFile {tmp_path}/pid\n"

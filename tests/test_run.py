@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 QUICK = ("--pp", "96", "--tg", "24", "--passes", "3", "--warmups", "1")
 
 
@@ -95,12 +93,9 @@ def test_a_dry_run_shows_everything_and_does_nothing(echo):
     assert echo("history", "--json").json == []
 
 
-def test_the_port_can_be_chosen(echo):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ran = echo("run", "--engine", "echo", "--port", str(port), *QUICK, "--json")
-    assert only_lane(ran)["launch"]["endpoint"]["url"] == f"http://127.0.0.1:{port}"
+def test_the_port_can_be_chosen(echo, free_port):
+    ran = echo("run", "--engine", "echo", "--port", str(free_port), *QUICK, "--json")
+    assert only_lane(ran)["launch"]["endpoint"]["url"] == f"http://127.0.0.1:{free_port}"
 
 
 def test_the_server_listens_on_loopback_only(echo):

@@ -48,13 +48,10 @@ def test_bench_measures_a_server_that_anybody_started(echo):
     echo("stop")
 
 
-def test_bench_says_when_nothing_is_there(lanes):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ran = lanes("bench", "--url", f"http://127.0.0.1:{port}", *QUICK)
+def test_bench_says_when_nothing_is_there(lanes, free_port):
+    ran = lanes("bench", "--url", f"http://127.0.0.1:{free_port}", *QUICK)
     assert ran.code in (1, 2)
-    assert f"127.0.0.1:{port}" in ran.err
+    assert f"127.0.0.1:{free_port}" in ran.err
     assert len(ran.err.strip().splitlines()) == 1
 
 

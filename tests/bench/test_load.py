@@ -225,12 +225,19 @@ def test_a_load_on_a_server_that_only_fails_is_given_up() -> None:
     assert len(server.answers) < 20
 
 
-@pytest.mark.parametrize("load", [{"load": "closed", "concurrency": 2}, {"load": "open", "rate": 50.0}])
 @pytest.mark.parametrize(
-    ("bad", "reason"),
+    ("bad", "reason", "load"),
     [
-        (Script(stall_after=4), "the server stalled: nothing came for 1 s after 4 deltas"),
-        (Script(role="none", ttft_s=9), "the server stalled: nothing came for"),
+        (
+            Script(stall_after=4),
+            "the server stalled: nothing came for 1 s after 4 deltas",
+            {"load": "closed", "concurrency": 2},
+        ),
+        (
+            Script(role="none", ttft_s=9),
+            "the server stalled: nothing came for",
+            {"load": "open", "rate": 50.0},
+        ),
     ],
     ids=["stalls", "is late"],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -53,9 +55,11 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port of those that the system gives to nobody who does not ask for one."""
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+            return int(found.getsockname()[1])
 
 
 def health(port: int) -> int | None:
