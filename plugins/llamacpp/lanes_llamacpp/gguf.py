@@ -150,8 +150,7 @@ def _value(cursor: _Cursor, kind: int) -> Any:
     if item != _STRING:
         raise GgufError(f"its header is broken: there is no array of type {item}")
     cursor.expect(count * 8)
-    for _ in range(count):
-        cursor.skip_string()
+    cursor.skip_strings(count)
     return None
 
 
@@ -170,6 +169,10 @@ def _tensor_end(cursor: _Cursor) -> int:
     per_block, block_bytes = _TENSOR_TYPES.get(cursor.number("I"), (1, 0))
     offset: int = cursor.number("Q")
     return offset + elements // per_block * block_bytes
+
+
+_LENGTH = struct.Struct("<Q")
+"""The length in bytes that a string begins with."""
 
 
 class _Cursor:
@@ -226,6 +229,19 @@ class _Cursor:
         self._fetch(length)
         self.at += length
         return length
+
+    def skip_strings(self, count: int) -> None:
+        """Go past so many strings. A vocabulary has hundreds of thousands, and each is a moment to wait for."""
+        data, at, length = self._data, self.at, _LENGTH.unpack_from
+        while True:
+            last = len(data) - _LENGTH.size
+            while count and at <= last:
+                at += _LENGTH.size + length(data, at)[0]
+                count -= 1
+            self._fetch(at - self.at + (_LENGTH.size if count else 0))
+            if not count:
+                self.at = at
+                return
 
     def string(self) -> str | None:
         """Read a string, or None when it is long."""
