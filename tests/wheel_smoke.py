@@ -45,7 +45,7 @@ def main(root: Path) -> None:
 def _files(source: Path) -> set[str]:
     """The files of a distribution that must be in its wheel: code, type marks, recipes and data."""
     top = source / "core" if (source / "core").is_dir() else source
-    kinds = (".py", ".toml", ".json", ".typed")
+    kinds = (".py", ".toml", ".json", ".css", ".typed")
     return {
         str(file.relative_to(top))
         for package in top.glob("lanes*")

@@ -1,7 +1,8 @@
-"""A report without secrets: logs, command lines and reasons may hold some."""
+"""A report without what its texts should not hold: secrets, and characters that a reader cannot see."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -10,10 +11,15 @@ import attrs
 
 from lanes.reporting.model import Report
 
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+"""Control characters, those that turn the direction of others, and halves of characters."""
+
 
 def without_secrets(report: Report, redact: Callable[[str], str]) -> Report:
-    """The report with each of its texts as `redact` returns it."""
-    hidden: Report = _changed(report, cache(redact))
+    """The report with each of its texts as `redact` returns it; what would be unseen is a mark instead."""
+    hidden: Report = _changed(report, cache(lambda text: _UNSEEN.sub("\ufffd", redact(text))))
     return hidden
 
 

@@ -10,7 +10,9 @@ from lanes.reporting.data import as_table
 from lanes.reporting.model import Block, Cell, Column, Items, Log, Plots, Report, Section, Table, Text, Tone
 
 _MARKS: dict[Tone, str] = {"bad": "**{}**", "best": "**{}** \\*"}
-_SPECIAL = re.compile(r"[\\`*\[\]<|&$]|(?<!\w)_|_(?!\w)|~(?=~)|#(?=\d)|^[#>=+-]|(?<=^\d)[.)]|(?<=^\d\d)[.)]")
+_SPECIAL = re.compile(
+    r"[\\`*\[\]<|&$]|(?<!\w)_|_(?!\w)|~(?=~)|#(?=\d)|^[#>=]|^[+-](?=\s)|(?<=^\d)[.)](?=\s)|(?<=^\d\d)[.)](?=\s)"
+)
 """What Markdown, GitHub's included, would take for its own, where it stands there."""
 _MENTION = re.compile(r"(?<!\w)@(?=\w)")
 

@@ -10,6 +10,7 @@ import io
 import math
 import random
 import re
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,9 @@ def draw(plot: Plot, ident: str, words: str) -> str:
             "pip install 'lanes-core[report]', or write Markdown with --format md",
         ) from None
     style: Any = {**_STYLE, "svg.hashsalt": ident}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        # A letter that its font lacks is only measured wrong: the reader's own font shows it.
+        warnings.simplefilter("ignore")
         figure = Figure(figsize=_size(plot), layout="constrained")
         axes = figure.add_subplot()
         if isinstance(plot, Curves):
