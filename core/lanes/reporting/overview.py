@@ -50,9 +50,11 @@ def facts(comparison: Comparison, documents: Sequence[Mapping[str, Any]]) -> Ite
             dict.fromkeys(time.strftime("%Y-%m-%d", time.localtime(at)) for at in (times[0], times[-1]))
         )
         yield "Measured on", " to ".join(days)
-    sources = list(dict.fromkeys(_source(d["provenance"]) for d in shown if d.get("provenance")))
+    sources: dict[str, list[str]] = {}
+    for told in (d["provenance"] for d in shown if d.get("provenance")):
+        sources.setdefault(str(told["by"]), []).append(str(told["source"]))
     if sources:
-        yield "Reported by others", _some(sources)
+        yield "Reported by others", _some([_source(by, of) for by, of in sources.items()])
     if len(comparison.sides) > 1:
         yield "A difference counts from", f"{100 * comparison.margin:g}%"
     yield "Written by", f"lanes {__version__} on {time.strftime('%Y-%m-%d %H:%M')}"
@@ -66,8 +68,13 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SOME]) + more
 
 
-def _source(provenance: Mapping[str, Any]) -> str:
-    return f"{provenance['by']} ({provenance['source']})"
+def _source(by: str, of: Sequence[str]) -> str:
+    """Who told it, and where; of several parts of one source what they have in common."""
+    parts = len(dict.fromkeys(of))
+    if parts == 1:
+        return f"{by} ({of[0]})"
+    heads = list(dict.fromkeys(one.partition(", ")[0] for one in of))
+    return f"{by} ({heads[0]}, {parts} parts)" if len(heads) == 1 else f"{by} ({parts} sources)"
 
 
 def summary(comparison: Comparison) -> Section:

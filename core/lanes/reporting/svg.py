@@ -124,7 +124,9 @@ def _curves(axes: Axes, plot: Curves) -> None:
         axes.set_yscale("log")
         _plain(axes.yaxis)
     else:
-        axes.set_ylim(bottom=0)
+        # No mark is cut at the upper edge.
+        most = max(dot.hi for series in plot.series for dot in series.dots)
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * max(most, *held)))
         axes.yaxis.set_major_formatter(lambda value, _: _tick(value))
 
 
