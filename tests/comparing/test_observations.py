@@ -6,6 +6,7 @@ import json
 
 import pytest
 from lanes import observations, verdicts
+from lanes.comparing import grouping
 from lanes.types import Evidence, Gpu, Kind, Node, Verdict
 
 GB10 = Node(name="n", gpus=(Gpu(name="NVIDIA GB10", target="12.1"),))
@@ -104,3 +105,56 @@ def test_other_files_are_refused(content, said, lanes, tmp_path):
     assert ran.code == 2
     assert said in ran.said
     assert not list(lanes.home.glob("observations/*"))
+
+
+def rehearsed(*steps, at=1.0, image=None):
+    """A document of a rehearsal with these steps: name, status, reason."""
+    failed = next((f"{name}: {reason}" for name, status, reason in steps if status == "failed"), None)
+    told = [{"name": name, "status": status, "reason": reason} for name, status, reason in steps]
+    return document("failed" if failed else "rehearsed", at, failed, image, rehearsal=told)
+
+
+GOOD = (
+    ("flags", "ok", "f"),
+    ("kernels", "ok", "k"),
+    ("network", "not possible", "one node"),
+    ("answer", "ok", "a"),
+)
+BAD = (
+    ("flags", "ok", "f"),
+    ("kernels", "failed", "no kernel image"),
+    ("answer", "skipped", "kernels failed"),
+)
+
+
+def test_a_rehearsal_shows_that_kernels_ran_and_which_steps_went_well():
+    hardware, whole = of(rehearsed(*GOOD))
+    assert (hardware.question, hardware.verdict) == ("sm", Verdict.RUNNABLE)
+    assert hardware.reason == "in a rehearsal of r on 12.1 kernels and answer went well"
+    assert (whole.question, whole.kind) == ("rehearsal", Kind.CONFIGURATION), "dummy weights answer no sense"
+    assert whole.reason == "r was rehearsed on 12.1: flags, kernels, answer went well"
+    assert of(rehearsed(*GOOD), recipe=None) == [hardware]
+
+
+def test_a_step_that_failed_is_told_with_its_run_and_forbids_nothing():
+    (kernels,) = of(rehearsed(*BAD))
+    assert (kernels.question, kernels.kind) == ("rehearsal of kernels", Kind.HARDWARE)
+    assert kernels.verdict is Verdict.DEGRADED and kernels.evidence is Evidence.OBSERVED
+    assert "no kernel image" in kernels.reason and kernels.source == "run r1" and kernels.date
+    assert verdicts.judge([kernels]).status is None
+    assert of(rehearsed(*BAD), recipe=None) == [kernels], "what kernels do is said of the hardware"
+
+
+def test_only_the_latest_rehearsal_counts_and_it_is_no_launch():
+    mended = of(rehearsed(*BAD, at=1.0), rehearsed(*GOOD, at=2.0))
+    assert [one.question for one in mended] == ["sm", "rehearsal"]
+    both = of(document("measured", at=1.0), rehearsed(*BAD, at=2.0))
+    assert [one.question for one in both] == ["sm", "rehearsal of kernels"]
+    assert grouping.launches([rehearsed(*GOOD)]) == []
+
+
+def test_rehearsals_go_from_site_to_site(tmp_path):
+    seen = observations.of_documents([rehearsed(*BAD)])
+    observations.write(tmp_path / "o.json", seen, "others")
+    (found,) = observations.findings(observations.read(tmp_path / "o.json"), "e", "1.0", [GB10], "r", None)
+    assert found.source == "others: run r1" and found.question == "rehearsal of kernels"

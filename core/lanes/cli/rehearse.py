@@ -80,15 +80,16 @@ def command(
     if unknown := sorted(set(without) - set(staged)):
         known = f"it has {', '.join(staged)}" if staged else "it has none"
         raise UsageError(f"the recipe stages nothing named {', '.join(unknown)}", known)
-    if dry_run and as_json:
-        output.print_json(
-            {"lane": bound.lane.name, "rehearsal": dict(_planned(bound, place, scope, allowed, without))}
-        )
-        return 0
     if dry_run:
+        planned = list(_planned(bound, place, scope, allowed, without))
+        if as_json:
+            steps = [{"step": name, "does": what} for name, what in planned]
+            output.print_json({"lane": bound.lane.name, "rehearsal": steps})
+            return 0
         code = dryrun.show([bound], [place], despite, None, False, allowed)
-        for name, what in _planned(bound, place, scope, allowed, without):
-            click.echo(f"  rehearse {name}: {what}")
+        for name, what in planned:
+            for line in _lines(what):
+                click.echo(f"  rehearse {name}: {line}" if not line.startswith("  |") else f"  {line}")
         return code
     interrupts.install()
     for record, how in records.mend_all():
@@ -139,14 +140,10 @@ class _Told(Screen):
 
 def _planned(
     bound: Bound, place: Place, scope: Scope, allowed: Allowed, without: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    """What each step would do."""
+) -> Iterator[tuple[str, str | list[str]]]:
+    """What each step would do, in words; of a program its own."""
     from lanes import lifecycle
     from lanes.rehearsal import values
-    from lanes.types import Trial
-
-    def argv(trial: Trial) -> str:
-        return shlex.join(trial.argv)
 
     names = [seat.node.name for seat in place.seats]
     at = [names[rank] for rank in scope.ranks if rank < len(names)]
@@ -156,8 +153,7 @@ def _planned(
     except LanesError as error:
         yield "image", f"cannot be told: {error}"
         return
-    dummy = not isinstance(plan.dummy, str)
-    spared = {*without, *(plan.spared if dummy else ())}
+    spared = values.spared(plan, items, scope, without)
     wanted = [one.name for one in items if one.name not in spared]
     yield "image", f"{', '.join(wanted) or 'nothing'} to {', '.join(at)}"
     if isinstance(plan.flags, str):
@@ -165,8 +161,11 @@ def _planned(
     else:
         for trial in plan.flags:
             if trial.rank in scope.ranks:
-                yield "flags", argv(trial)
-    yield "kernels", f"not possible: {plan.kernels}" if isinstance(plan.kernels, str) else argv(plan.kernels)
+                yield "flags", list(trial.argv)
+    if isinstance(plan.kernels, str):
+        yield "kernels", f"not possible: {plan.kernels}"
+    else:
+        yield "kernels", list(plan.kernels.argv)
     several = len(names[: scope.of]) > 1
     yield (
         "network",
@@ -178,3 +177,14 @@ def _planned(
         yield "start", "not possible on one node: --every-node"
     else:
         yield "start", f"with {values.changes(bound.lane, plan.dummy)}"
+
+
+def _lines(what: str | list[str]) -> Iterator[str]:
+    """A sentence, or a command line with the programs among its words below it."""
+    if isinstance(what, str):
+        yield what
+        return
+    programs = [word for word in what if "\n" in word]
+    yield shlex.join("PROGRAM" if "\n" in word else word for word in what)
+    for program in programs:
+        yield from (f"  | {line}" for line in program.strip().splitlines())

@@ -20,12 +20,12 @@ from lanes.journal import Journal
 from lanes.lifecycle import Attempt, Bound, Outcome, symbolic
 from lanes.nodes import Place
 from lanes.records import update
-from lanes.rehearsal import network
+from lanes.rehearsal import network, values
 from lanes.rehearsal.values import STEPS, Scope, Step, asked, changes
 from lanes.settings import NOTHING, Allowed
 from lanes.types import (
+    Copy,
     Endpoint,
-    Lane,
     Launch,
     Placement,
     Postmortem,
@@ -53,7 +53,7 @@ class _Attempt(Attempt):
     """A lane that is only rehearsed: what is needed is brought to the nodes in scope, without what a dummy can spare."""
 
     scope: Scope
-    spared: tuple[str, ...] = ()
+    spared: Collection[str] = ()
     staged_items: tuple[dict[str, Any], ...] = ()
 
     def items(self) -> tuple[StageItem, ...]:
@@ -86,7 +86,7 @@ def rehearse(
     """
     outcome = Outcome(status="interrupted", reason="interrupted by the user")
     attempt = _Attempt(bound, place, journal, port, allowed, retries=0)
-    attempt.scope, attempt.spared = scope, tuple(without)
+    attempt.scope, attempt.spared = scope, without
     try:
         outcome = _Steps(attempt, bound, despite, take_over, keep_going).all()
     except Exception as error:
@@ -182,10 +182,12 @@ class _Steps:
     def image(self) -> str:
         items, launch, _ = symbolic(self.bound, self.attempt.place, self.attempt.allowed)
         plan = asked(self.attempt.engine, self.lane, launch)
-        if isinstance(plan.dummy, Lane):
-            self.attempt.spared = (*self.attempt.spared, *plan.spared)
-        self.staged = self.attempt.stage()
-        spared = [one.name for one in items if one.name in self.attempt.spared]
+        self.attempt.spared = values.spared(plan, items, self.attempt.scope, self.attempt.spared)
+        left = [one for one in items if one.name in self.attempt.spared]
+        # Command lines name them all the same.
+        paths = {one.name: one.target if isinstance(one, Copy) else f"<{one.name}>" for one in left}
+        self.staged = Staged(paths={**paths, **self.attempt.stage().paths})
+        spared = [one.name for one in left]
         said = [_came(one) for one in self.attempt.staged_items if one["kind"] == "image"]
         brought = [one.name for one in self.attempt.items() if one.name not in self.staged_images()]
         said += [f"also brought: {', '.join(brought)}"] if brought else []

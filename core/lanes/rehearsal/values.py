@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import attrs
 
 from lanes.errors import UsageError
 from lanes.plugins import Engine
-from lanes.types import Lane, Launch, Rehearsal, Seat
+from lanes.types import Copy, Files, Lane, Launch, Rehearsal, Seat, StageItem
 
 STEPS = ("check", "claim", "image", "flags", "kernels", "network", "start", "answer", "stop")
 """In their order; `claim` on a cluster only."""
@@ -56,6 +56,16 @@ def asked(engine: Engine, lane: Lane, launch: Launch) -> Rehearsal:
         none = f"the plugin of {engine.name} does not say how"
         return Rehearsal(flags=none, kernels=none, dummy=none)
     return found
+
+
+def spared(
+    plan: Rehearsal, items: Sequence[StageItem], where: Scope, without: Collection[str]
+) -> frozenset[str]:
+    """The names of items that need not be staged: those that the dummy does without, and all files where it is not
+    started; then there is nobody to read them."""
+    if isinstance(plan.dummy, str) or not where.whole:
+        return frozenset({*without, *(one.name for one in items if isinstance(one, Files | Copy))})
+    return frozenset({*without, *plan.spared})
 
 
 def changes(lane: Lane, dummy: Lane) -> str:
