@@ -123,6 +123,7 @@ def test_both_forms_say_the_same(seed):
 @pytest.fixture
 def measured(echo, tmp_path):
     """A run of a lane that was measured and of one that crashed, over real sockets."""
+    needs_matplotlib()
     broken = tmp_path / "broken.toml"
     broken.write_text(
         'name = "broken"\nengine = "echo"\n[model]\nname = "m"\n[options]\ndie_while_loading = true\n'
@@ -135,7 +136,6 @@ def measured(echo, tmp_path):
 
 
 def test_a_run_becomes_a_page_of_its_own(measured, tmp_path):
-    needs_matplotlib()
     lanes, document = measured
     file = tmp_path / "page.html"
     made = lanes("report", document["run"], "--output", str(file))
