@@ -22,7 +22,7 @@ from lanes.errors import LanesError, UsageError
 
 _LOG_BYTES = 4 << 20
 """How much of the end of each log is worth sending."""
-_GOOD = ("measured", "running", "serving", "interrupted")
+_GOOD = ("measured", "running", "serving", "rehearsed", "interrupted")
 
 
 @frozen(kw_only=True)

@@ -131,11 +131,19 @@ class _Told(Screen):
             # While the line that lives is there, all that is printed goes where it is.
             if self._status is not None:
                 self._status.stop()
-            click.echo(f"{step['name']:8} {step['status']:13} {step['seconds']:6.1f} s  {step['reason']}")
-            if step["status"] == "failed" and step["next_step"]:
-                click.echo(f"{'':32}next: {step['next_step']}")
+            try:
+                _show(step)
+            except BrokenPipeError:
+                # Whoever read has gone; what was begun goes on, and is kept.
+                self._quiet = True
             if self._status is not None:
                 self._status.start()
+
+
+def _show(step: dict[str, Any]) -> None:
+    click.echo(f"{step['name']:8} {step['status']:13} {step['seconds']:6.1f} s  {step['reason']}")
+    if step["status"] == "failed" and step["next_step"]:
+        click.echo(f"{'':32}next: {step['next_step']}")
 
 
 def _planned(
