@@ -139,7 +139,7 @@ def test_the_prompt_in_the_bundle_kills_the_server_again(crashed):
 
 
 def test_what_cannot_be_reported_is_one_sentence(echo):
-    assert "say what to report: --bug RUN" in echo("report").said
+    assert "or --bug RUN" in echo("report").said
     assert "there is no run 'nonsense'" in echo("report", "--bug", "nonsense").said
     run = echo(
         "run", "--engine", "echo", "--pp", "64", "--tg", "8", "--passes", "1", "--warmups", "0", "--json"
