@@ -107,7 +107,7 @@ _WAIT, _DECODE = "until the first token", "decode"
 
 def _streams(one: Mapping[str, Any]) -> Iterator[tuple[float, float, float]]:
     """(Unix seconds of the send, TTFT, whole answer) of each stream that has all three."""
-    for stream, figures in zip(one["streams"], one["stream_figures"], strict=False):
+    for stream, figures in zip(one.get("streams") or (), one.get("stream_figures") or (), strict=False):
         ttft, e2e = figures.get("ttft_s"), figures.get("e2e_s")
         if stream.get("t0_ns") and ttft is not None and e2e is not None and e2e >= ttft:
             yield stream["t0_ns"] / 1e9, ttft, e2e
