@@ -65,6 +65,12 @@ from lanes.verdicts import Judgement
 
 RETRIES = 1
 """How often a boot that failed for a passing cause is tried again, unless told otherwise."""
+_OF_THE_LAUNCH = {
+    "findings": ("verdict", "findings", "overrides"),
+    "launched": ("launch", "folder"),
+    "images": ("images",),
+}
+"""Events whose data hold for every entry of one launch."""
 _NEWS_S = 3.0
 """How long news of a container's end may be on its way: connections break before the engine tells why."""
 
@@ -224,13 +230,26 @@ class Attempt:
         self.findings: tuple[Finding, ...] = ()
         self._staged = Staged(paths={})
         self._texts: dict[str, scripts.Text] = {}
-        self.index = journal.lane(
+        self.index = self._entry()
+
+    def _entry(self) -> int:
+        return self.journal.lane(
             name=self.lane.name,
             engine=self.engine.name,
             recipe=describe.recipe(self.lane),
             cluster=self.lane.cluster,
-            environment=describe.environment(self.engine, place.nodes),
+            environment=describe.environment(self.engine, self.place.nodes),
         )
+
+    def again(self) -> None:
+        """Close the lane's entry in the run as measured, and open another for the same launch: what happens
+        from here on is of that one."""
+        so_far = self.journal.document()["lanes"][self.index]
+        self._close(Outcome(status="measured"))
+        self.index = self._entry()
+        for kind, names in _OF_THE_LAUNCH.items():
+            if known := {name: so_far[name] for name in names if name in so_far}:
+                self.journal.record(kind, lane=self.index, **known)
 
     def enter(self, phase: str) -> None:
         """Begin a phase: journaled, shown, and written into the lane's record."""
@@ -609,16 +628,19 @@ class Attempt:
                     if held := claims.release(self.record.folder):
                         still = f"{', '.join(held)} could not be let go of: `lanes stop` tries again"
                         outcome = attrs.evolve(outcome, next_step=still)
-            self.journal.record(
-                "lane-end",
-                lane=self.index,
-                status=outcome.status,
-                reason=outcome.reason,
-                next_step=outcome.next_step,
-                causes=describe.plain(outcome.causes),
-                log=list(outcome.log),
-            )
+            self._close(outcome)
         return outcome
+
+    def _close(self, outcome: Outcome) -> None:
+        self.journal.record(
+            "lane-end",
+            lane=self.index,
+            status=outcome.status,
+            reason=outcome.reason,
+            next_step=outcome.next_step,
+            causes=describe.plain(outcome.causes),
+            log=list(outcome.log),
+        )
 
 
 def _passing(causes: Sequence[Cause]) -> bool:

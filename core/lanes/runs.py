@@ -48,15 +48,37 @@ def run(
     # The same prompts for every lane of the run, fresh in the next one.
     plan = attrs.evolve(plan, comparison=journal.run)
     return [
-        one(bound, place, plan, journal, chosen, port, despite, take_over, allowed, retries, measure=measure)
+        one(
+            bound,
+            place,
+            [Visit(plan=plan)],
+            journal,
+            chosen,
+            port,
+            despite,
+            take_over,
+            allowed,
+            retries,
+            measure=measure,
+        )
         for bound, place in zip(bounds, places, strict=True)
     ]
+
+
+@attrs.frozen(kw_only=True)
+class Visit:
+    """One time that a lane is measured while it is up: by which plan, and with which `request` fields beside
+    the lane's own. `block` is where it belongs in an A/B."""
+
+    plan: Plan
+    block: Mapping[str, Any] | None = None
+    request: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 def one(
     bound: Bound,
     place: Place,
-    plan: Plan,
+    visits: Sequence[Visit],
     journal: Journal,
     chosen: Sequence[Chosen],
     port: int | None = None,
@@ -64,17 +86,22 @@ def one(
     take_over: str | None = None,
     allowed: Allowed = NOTHING,
     retries: int = RETRIES,
-    block: Mapping[str, Any] | None = None,
     measure: Measure = measuring.measure,
 ) -> Outcome:
-    """Do so with one lane. `block` is where a launch of an A/B belongs."""
+    """Do so with one lane. Each visit is an entry of its own in the run, and ends the launch when it fails."""
     outcome = INTERRUPTED
     attempt = Attempt(bound, place, journal, port, allowed, retries)
     try:
-        if block is not None:
-            journal.record("block", lane=attempt.index, block=dict(block))
+        _note(attempt, visits[0])
         endpoint = attempt.up(despite, take_over)
-        outcome = _measured(attempt, endpoint, plan, chosen, despite, measure)
+        found = _measured(attempt, endpoint, visits[0], chosen, despite, measure, alone=len(visits) == 1)
+        for visit in visits[1:]:
+            if found.status != "measured":
+                break
+            attempt.again()
+            _note(attempt, visit)
+            found = _measured(attempt, endpoint, visit, chosen, despite, measure, alone=False)
+        outcome = found
     except LanesError as error:
         outcome = attempt.failed(error)
     except Exception as error:
@@ -91,24 +118,36 @@ def one(
     return outcome
 
 
+def _note(attempt: Attempt, visit: Visit) -> None:
+    if visit.block is not None:
+        attempt.journal.record("block", lane=attempt.index, block=dict(visit.block))
+    if visit.request:
+        attempt.journal.record("fields", lane=attempt.index, request=dict(visit.request))
+
+
 def _measured(
     attempt: Attempt,
     endpoint: Endpoint | None,
-    plan: Plan,
+    visit: Visit,
     chosen: Sequence[Chosen],
     despite: Collection[str],
     measure: Measure,
+    alone: bool,
 ) -> Outcome:
+    """Measure the lane as it stands. Unless this visit is `alone`, no instrument may launch the lane anew:
+    the others are of this very launch."""
     if endpoint is None:
         return Outcome(status="unmeasurable", reason="the engine has no server to measure")
     attempt.enter("measuring")
+    subject = attempt.subject()
+    relaunch = (lambda: _with(attempt.relaunch(), visit.request)) if alone else None
     found = measure(
         chosen,
-        endpoint,
-        plan,
+        _with(endpoint, visit.request),
+        visit.plan,
         attempt.journal,
         attempt.index,
-        attempt.subject(),
+        attrs.evolve(subject, relaunch=relaunch),
         attempt.findings,
         despite,
         attempt.overrides,
@@ -120,6 +159,14 @@ def _measured(
     if found.served and attempt.death() is None:
         return Outcome(status="failed", reason=found.reason, next_step=found.next_step or UNBELIEVED)
     return attempt.failed(attempt.loss(found.reason, found.next_step))
+
+
+def _with(endpoint: Endpoint, request: Mapping[str, Any]) -> Endpoint:
+    """The endpoint, sent these fields too."""
+    if not request:
+        return endpoint
+    dialect = endpoint.dialect
+    return attrs.evolve(endpoint, dialect=attrs.evolve(dialect, extra={**dialect.extra, **request}))
 
 
 def exit_code(outcomes: Collection[Outcome]) -> int:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
+import jsonschema
 import pytest
 from lanes import ab
-from lanes.cli.ab import _values
+from lanes.cli.ab import _json, _values
+from lanes.comparing import visits
 from lanes.results.store import Store
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/result.schema.json").read_text())
 QUICK = ("--pp", "32", "--tg", "8", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
 
 
@@ -123,6 +128,87 @@ def test_a_lane_against_itself_teaches_the_floor(echo):
     assert floor == pytest.approx(max(ratio, 1 / ratio) - 1)
 
 
+def test_requests_that_differ_are_measured_in_each_launch_and_resumed_after_kill_9(echo, wait_for):
+    quick = ("--pp", "32", "--tg", "4", "--passes", "2", "--warmups", "0", "--figure", "decode_tps")
+    started = echo.start("ab", "echo", "--request", "tokens_per_second=50,100", "--blocks", "2", *quick)
+
+    def within_the_second_launch():
+        if not (echo.home / "history.sqlite").exists():
+            return None
+        with Store(echo.home / "history.sqlite") as store:
+            found = list(store.recent(1))
+        return found and len(in_block(found[0], 2)) > 1 and found[0]
+
+    run = wait_for(within_the_second_launch, "a second visit to the second launch", 120)["run"]
+    os.kill(started.pid, signal.SIGKILL)
+    started.communicate()
+    wait_for(lambda: not echo.processes(), "the keeper to stop the engine")
+    ran = echo("ab", "--resume", run, "--json", timeout=240)
+    assert ran.code == 0, ran.err
+
+    (verdict,) = ran.json["verdicts"]
+    judgement = verdict["judgement"]
+    # A value a launch and side, however many visits and attempts there were.
+    assert (judgement["word"], judgement["paired"], judgement["n_a"]) == ("unresolved", True, 2)
+    assert judgement["ratio"] == pytest.approx(2.0, rel=0.2)
+    assert [one["factor"] for one in ran.json["differences"]] == ["request tokens_per_second"]
+    document = echo("history", "show", run, "--json").json
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    prompts = set()
+    launches = 0
+    for number, turn in enumerate(document["ab"]["order"], 1):
+        entries = in_block(document, number)
+        last = [one for one in entries if one["block"]["attempt"] == entries[-1]["block"]["attempt"]]
+        # A B B A or B A A B, in one launch.
+        assert "".join(one["block"]["side"] for one in last) == turn + turn[::-1]
+        assert [one["status"] for one in last] == ["measured"] * 4
+        assert len({one["folder"] for one in last}) == 1
+        for one in last:
+            assert one["request"] == {"tokens_per_second": 50 if one["block"]["side"] == "a" else 100}
+            plan = one["instruments"][0]["plan"]
+            prompts.add((plan["comparison"], plan["block"]))
+            launches += any(phase["phase"] == "launching" for phase in one["boot"])
+    assert (len(prompts), launches) == (8, 2)
+    assert echo("compare", run, "--margin", "10%", "--json").json["verdicts"] == ran.json["verdicts"]
+
+
+def test_a_factor_that_needs_no_restart_is_priced_in_both_designs(echo):
+    priced = ("ab", "echo", "--request", "tokens_per_second=20,40", "--blocks", "6", "--boot", "33min", *QUICK, "--dry-run")  # fmt: skip
+    ran = echo(*priced)
+    assert "nested: 6 launches, each 33 min to boot and 4 times" in ran.err
+    assert "3.3 h in all; --apart: 12 launches, 6.6 h" in ran.err
+    apart = echo(*priced, "--apart")
+    assert "6 blocks are 12 launches, each 33 min to boot" in apart.err
+    # Where the lanes differ in more than their requests, each needs a launch of its own.
+    assert "12 launches" in echo(*priced, "--set", "parallel=1,2").err
+
+
+def test_two_visits_to_a_launch_are_one_value_their_geometric_mean():
+    def visit(number, tps, status="ok"):
+        metrics = {"decode_tps": {"median": tps, "lo": tps - 1, "hi": tps + 1, "n": 2}}
+        cell = {
+            "pp": 32, "tg": 8, "depth": 0, "concurrency": 1, "status": status, "reason": None if status == "ok" else "late",
+            "metrics": metrics, "notes": [], "passes": [],
+        }  # fmt: skip
+        return {
+            "status": "measured", "reason": None, "next_step": None,
+            "block": {"number": 1, "attempt": 1, "side": "a", "visit": number},
+            "instruments": [{"name": "probe", "cells": [cell], "rows": []}],
+        }  # fmt: skip
+
+    def cell_of(*some):
+        ((lane, whole),) = visits.folded(some)
+        return lane["instruments"][0]["cells"][0], whole
+
+    both, whole = cell_of(visit(1, 10.0), visit(4, 40.0))
+    assert whole
+    assert both["metrics"]["decode_tps"] == {"median": pytest.approx(20.0), "lo": 9.0, "hi": 41.0, "n": 4}
+    late, _ = cell_of(visit(1, 10.0), visit(4, 40.0, "invalid"))
+    assert (late["status"], late["reason"]) == ("invalid", "late")
+    single, whole = cell_of(visit(1, 10.0))
+    assert (single["status"], whole) == ("invalid", False)
+
+
 def test_a_lane_that_crashes_twice_ends_it(echo):
     ran = echo("ab", "echo", "--set", "die_while_loading=false,true", "--retries", "0", "--blocks", "6", *QUICK,
                timeout=120)  # fmt: skip
@@ -167,6 +253,10 @@ def test_a_recipe_that_changed_is_not_gone_on_with(echo, tmp_path):
         (("echo", "--set", "parallel=1,2", "--aa"), "--aa holds one lane against itself, and here something differs"),
         (("echo", "--set", "parallel=1,2,3"), "--set parallel=1,2,3 has 3 values, and an A/B has two lanes"),
         (("echo", "--set", "env.HF_TOKEN=a,b"), "looks like a secret"),
+        (("echo", "--request", "reasoning_effort=low"), "both lanes are the same. say what differs"),
+        (("echo", "--set", "parallel=1,2", "--apart"), "--apart goes with --request"),
+        (("echo", "--request", "max_tokens=1,2"), "that field is part of what is measured"),
+        (("echo", "--request", "ignore_eos=true,false"), "engine 'echo' sets that field itself"),
         (("echo", "--set", "parallel=1,2", "--figure", "sparkle"), "no cell of this plan is judged by it"),
         (("echo", "--set", "paralel=1,2"), "paralel"),
         (("echo", "--aa", "--resume", "x"), "--resume takes everything from the run"),
@@ -186,6 +276,7 @@ def test_values_are_parted_at_commas_outside_of_brackets_and_quotes():
     assert _values("[1, 2],[3]") == ["[1, 2]", "[3]"]
     assert _values('"a,b",c') == ['"a,b"', "c"]
     assert _values("1") == ["1"]
+    assert [_json(one) for one in _values('{"thinking": true},low')] == [{"thinking": True}, "low"]
 
 
 def test_the_order_is_a_coin_for_each_two_blocks():

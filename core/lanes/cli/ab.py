@@ -14,7 +14,7 @@ from lanes.cli.options import Quantity
 from lanes.errors import UsageError
 
 if TYPE_CHECKING:
-    from lanes.ab import Name, Step
+    from lanes.ab import Name
     from lanes.bench.plan import Plan
     from lanes.comparing.comparison import Comparison
     from lanes.comparing.planning import Price
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     metavar="N",
     help="How many blocks of one launch of each lane (default: as many as find a difference of the margin).",
 )
+@click.option(
+    "--request",
+    "fields",
+    type=options.Setting("KEY=VALUE[,VALUE]", "reasoning_effort=low,high"),
+    multiple=True,
+    help="Send this field with every request. Two values, of lanes that differ in nothing else, need no restart: both "
+    "are measured in each launch, A B B A. May be repeated.",
+)
+@click.option("--apart", is_flag=True, help="With --request: a launch of its own for each value.")
 @click.option(
     "--margin",
     type=Quantity("SHARE", "lanes.bench.units", "share"),
@@ -67,6 +76,8 @@ def command(
     recipes: tuple[str, ...],
     aa: bool,
     blocks: int | None,
+    fields: tuple[tuple[str, str], ...],
+    apart: bool,
     margin: float,
     figures: tuple[str, ...],
     boot: float | None,
@@ -79,8 +90,9 @@ def command(
 ) -> int:
     """Find out which of two lanes is faster: launch them in turn, block after block, and judge.
 
-    Two recipes, or one with two values of an option: --set threads=1,2. The unit is the launch, for restarts
-    differ by more than passes do; a block is one launch of each lane, in an order that a coin chose. The price
+    Two recipes, or one with two values of an option (--set threads=1,2) or of a field of its requests (--request
+    reasoning_effort=low,high). The unit is the launch, for restarts differ by more than passes do; a block is one
+    launch of each lane, in an order that a coin chose, or one launch of both where requests alone differ. The price
     is told before anything starts. Whatever interrupts it (kill -9 included), --resume goes on.
     """
     from lanes import paths
@@ -88,13 +100,13 @@ def command(
 
     with Store(paths.history()) as store:
         if resume is not None:
-            if recipes or aa or blocks:
+            if recipes or aa or blocks or fields or apart:
                 raise UsageError(
                     "--resume takes everything from the run that it goes on with", "give nothing else"
                 )
             design, run = _old(store, resume)
         else:
-            design, run = _new(recipes, aa, blocks, margin, figures, asked), None
+            design, run = _new(recipes, aa, blocks, fields, apart, margin, figures, asked), None
         lanes, plan, judged = _bound(design, real=not dry_run)
         if run is None:
             _complete(design, store, lanes, judged)
@@ -111,6 +123,8 @@ def _new(
     recipes: Sequence[str],
     aa: bool,
     blocks: int | None,
+    fields: Sequence[tuple[str, str]],
+    apart: bool,
     margin: float,
     figures: Sequence[str],
     asked: dict[str, Any],
@@ -123,12 +137,16 @@ def _new(
     named = [str(Path(one).absolute()) if Path(one).is_file() else one for one in recipes]
     a, b = _sides(asked.pop("settings"))
     first, second = (named[0], a), (named[-1], b)
-    if (first == second) != aa:
+    if apart and not fields:
+        raise UsageError("--apart goes with --request: all else is launched apart anyway", "leave it out")
+    fields_a, fields_b = _fields(fields)
+    same = first == second
+    if (same and fields_a == fields_b) != aa:
         raise UsageError(
             "both lanes are the same"
             if not aa
             else "--aa holds one lane against itself, and here something differs",
-            "say what differs: a second recipe or --set KEY=A,B; or hold it against itself with --aa"
+            "say what differs: a second recipe, --set KEY=A,B or --request KEY=A,B; or hold it against itself with --aa"
             if not aa
             else "name one recipe, and one value for each option",
         )
@@ -138,9 +156,10 @@ def _new(
     from lanes.bench.codec import as_json
 
     return {
-        "a": {"recipe": first[0], "settings": [list(one) for one in first[1]]},
-        "b": {"recipe": second[0], "settings": [list(one) for one in second[1]]},
+        "a": {"recipe": first[0], "settings": [list(one) for one in first[1]], "request": fields_a},
+        "b": {"recipe": second[0], "settings": [list(one) for one in second[1]], "request": fields_b},
         "mirrored": aa,
+        "nested": same and bool(fields) and not apart,
         "blocks": blocks,
         "margin": margin,
         "figures": list(figures),
@@ -175,6 +194,42 @@ def _sides(
         a.append((key, values[0]))
         b.append((key, values[-1]))
     return tuple(a), tuple(b)
+
+
+_OURS = ("model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens")
+"""Fields of a request that say what is measured."""
+
+
+def _fields(fields: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of each lane's requests; a value is JSON, or else text: `low`, `2`, `{"enable_thinking": true}`."""
+    from lanes.describe import is_secret
+
+    a, b = {}, {}
+    for key, text in fields:
+        if key in _OURS:
+            raise UsageError(
+                f"--request {key}: that field is part of what is measured", "--pp, --tg and others set it"
+            )
+        values = [_json(one) for one in _values(text)]
+        if len(values) > 2:
+            raise UsageError(
+                f"--request {key}={text} has {len(values)} values, and an A/B has two lanes", "name two"
+            )
+        if is_secret(key) and any(isinstance(one, str) for one in values):
+            raise UsageError(
+                f"--request {key} looks like a secret, and an A/B keeps what it was asked for", "leave it out"
+            )
+        a[key], b[key] = values[0], values[-1]
+    return a, b
+
+
+def _json(text: str) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _values(text: str) -> list[str]:
@@ -228,6 +283,7 @@ def _bound(design: Mapping[str, Any], real: bool) -> tuple[Lanes, Plan, list[str
                 f"recipe {one['recipe']} is not what it was when the A/B began",
                 "put it back, or begin a new A/B: launches of two makings do not count as one lane",
             )
+        _sends(bounds[0], places[0], one.get("request") or {})
     plan = from_json(Plan, design["plan"])
     judged = costs.judged(map(as_json, plan.cells), design["figures"])
     if not judged:
@@ -238,6 +294,26 @@ def _bound(design: Mapping[str, Any], real: bool) -> tuple[Lanes, Plan, list[str
             f"figures are {', '.join(name for name, metric in METRICS.items() if metric.judged)}",
         )
     return lanes, plan, judged
+
+
+def _sends(bound: Bound, place: Place, request: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for a field that would never reach the server."""
+    from lanes import lifecycle
+    from lanes.errors import LanesError
+
+    if not request:
+        return
+    try:
+        endpoint = lifecycle.symbolic(bound, place)[1].endpoint
+    except LanesError:
+        return  # Why it cannot be launched is told when it is.
+    dialect = endpoint.dialect if endpoint is not None else None
+    for key in request:
+        if dialect is not None and (key in dialect.forbidden or key in dialect.fixed_length):
+            raise UsageError(
+                f"--request {key}: engine {bound.engine.name!r} sets that field itself, or must not be sent it",
+                "leave it out",
+            )
 
 
 def _complete(design: dict[str, Any], store: Store, lanes: Lanes, figures: Sequence[str]) -> None:
@@ -270,15 +346,23 @@ def _tell_price(
     from lanes.comparing.planning import Price
 
     past = list(store.of_lane(lanes["a"][0].lane.name))
-    price = _price(design["blocks"], past, lanes, plan, boot)
+    blocks, nested = design["blocks"], design["nested"]
+    price = _price(blocks, nested, past, lanes, plan, boot)
     if isinstance(price, Price):
         _say(price.sentence())
+    elif nested:
+        _say(f"nested: {blocks} launches, --apart: {2 * blocks}; {price}")
     else:
-        _say(f"{design['blocks']} blocks are {2 * design['blocks']} launches; {price}")
+        _say(f"{blocks} blocks are {2 * blocks} launches; {price}")
 
 
 def _price(
-    blocks: int, past: Sequence[Mapping[str, Any]], lanes: Lanes, plan: Plan, boot: float | None
+    blocks: int,
+    nested: bool,
+    past: Sequence[Mapping[str, Any]],
+    lanes: Lanes,
+    plan: Plan,
+    boot: float | None,
 ) -> Price | str:
     """What it costs, or why that is not known."""
     from lanes.comparing import costs
@@ -291,7 +375,7 @@ def _price(
         return "how long one takes to boot is not known (--boot 33min tells it), and the first will show"
     if measure_s is None and boot is None:
         return "how long one takes is not known, and the first will show"
-    return Price(blocks=blocks, boot_s=boot_s, measure_s=measure_s or 0.0)
+    return Price(blocks=blocks, boot_s=boot_s, measure_s=measure_s or 0.0, nested=nested)
 
 
 def _asks() -> bool:
@@ -320,21 +404,18 @@ def _carry_out(
         journal = (
             Journal(store, screen, resume=run) if run else Journal(store, screen, command="ab", ab=design)
         )
-        launches = 2 * len(ab.left(store.document(journal.run)))
+        launches = len(ab.left(store.document(journal.run))) * (1 if design.get("nested") else 2)
         _say(
             f"run {journal.run}: {launches} launches to do; `lanes ab --resume {journal.run}` goes on when cut"
         )
         began, done = time.monotonic(), 0
 
-        def ended(step: Step, outcome: Outcome) -> None:
+        def ended(what: str, outcome: Outcome) -> None:
             nonlocal done
             done += 1
             rest = (time.monotonic() - began) / done * max(launches - done, 0)
             reason = f": {outcome.reason}" if outcome.reason else ""
-            _say(
-                f"block {step.number} of {design['blocks']}, lane {step.side.upper()}: {outcome.status}{reason}"
-                + (f"; about {duration(rest)} left" if rest else "")
-            )
+            _say(f"{what}: {outcome.status}{reason}" + (f"; about {duration(rest)} left" if rest else ""))
 
         code = 130
         try:
@@ -367,7 +448,12 @@ def _show(
     from lanes.comparing.compare import compare
     from lanes.comparing.values import as_json as plain
 
-    past = [] if design["mirrored"] else list(store.of_lane(lanes["a"][0].lane.name))
+    # What launches differ by is no floor of what is measured within each, nor the other way round.
+    past = [
+        one
+        for one in ([] if design["mirrored"] else store.of_lane(lanes["a"][0].lane.name))
+        if bool((one.get("ab") or {}).get("nested")) == bool(design.get("nested"))
+    ]
     found = compare([document], margin=design["margin"], floors=costs.floors(past), figures=design["figures"])
     if as_json:
         output.print_json({"run": document["run"], **plain(found)})

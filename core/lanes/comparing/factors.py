@@ -41,6 +41,8 @@ _UNIVERSAL = (
     *_CONCEPTS,
 )
 """Factors that every lane has, whatever its engine; the others are options of one engine."""
+_REQUEST = "request "
+"""Before the name of a field that every request had, which any engine may be sent."""
 
 
 def of(lane: Mapping[str, Any]) -> dict[str, str]:
@@ -78,6 +80,7 @@ def _pairs(lane: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield concept, " ".join(found) or None
     yield from ((key, value) for key, value in options.items() if key not in _CONCEPT)
     yield from ((f"env {key}", value) for key, value in env.items() if key not in _CONCEPT)
+    yield from ((f"{_REQUEST}{key}", value) for key, value in (lane.get("request") or {}).items())
 
 
 def _images(lane: Mapping[str, Any], recipe: Mapping[str, Any]) -> str | None:
@@ -125,7 +128,8 @@ def differences(lanes: Sequence[tuple[str, Mapping[str, str]]]) -> tuple[Differe
     found = []
     for factor in _order(factors for _, factors in lanes):
         values = {name: factors.get(factor) for name, factors in lanes}
-        if len(set(values.values())) > 1 and (len(engines) == 1 or factor in (*_UNIVERSAL, "cluster", "url")):
+        shared = factor in (*_UNIVERSAL, "cluster", "url") or factor.startswith(_REQUEST)
+        if len(set(values.values())) > 1 and (len(engines) == 1 or shared):
             found.append(Difference(factor=factor, values=values))
     return tuple(found)
 

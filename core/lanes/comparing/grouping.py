@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from lanes.comparing import factors
+from lanes.comparing import factors, visits
 
 
 @frozen(kw_only=True)
@@ -26,7 +26,7 @@ class Launch:
     quoted: bool = False
     block: tuple[str, int, str] | None = None
     torn: bool = False
-    """Whether its block was cut and begun anew: then it has no partner."""
+    """Whether its block was cut, and maybe begun anew: then it has no partner."""
     mirrored: bool = False
     """Whether its A/B holds a lane against itself: then the sides are kept apart."""
 
@@ -53,7 +53,7 @@ def launches(documents: Iterable[Mapping[str, Any]]) -> list[Launch]:
         provenance = document.get("provenance") or {}
         ab = document.get("ab") or {}
         last = _last_attempts(document["lanes"])
-        for lane in document["lanes"]:
+        for lane, whole in visits.folded(document["lanes"]):
             if lane.get("rehearsal"):
                 # With dummy weights it is no launch of the lane.
                 continue
@@ -66,7 +66,7 @@ def launches(documents: Iterable[Mapping[str, Any]]) -> list[Launch]:
                     reported=provenance.get("by"),
                     quoted=bool(provenance.get("quotes")),
                     block=(document["run"], block["number"], block["side"]) if block else None,
-                    torn=bool(block) and block["attempt"] < last[block["number"]],
+                    torn=block is not None and (not whole or block["attempt"] < last[block["number"]]),
                     mirrored=bool(ab.get("mirrored")),
                 )
             )

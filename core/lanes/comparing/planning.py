@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from lanes.comparing.permutation import EXACT, signed_rank
 
@@ -19,25 +19,37 @@ _SMALL = 0.7
 Statistician 35, 1981); found by simulation."""
 ASSUMED_NOISE = 0.05
 """Standard deviation of the log of a figure from launch to launch, where no launches have shown any: 5%."""
+NESTED = 4
+"""Visits to a launch that both sides share: A B B A."""
 
 
 @frozen(kw_only=True)
 class Price:
-    """What an A/B costs: `blocks` of two launches, each of which boots and is measured."""
+    """What an A/B costs: `blocks` of two launches, each of which boots and is measured; or, `nested`, of one
+    launch in which each side is measured twice."""
 
     blocks: int
     boot_s: float
     measure_s: float
+    nested: bool = False
 
     @property
     def launches(self) -> int:
-        return 2 * self.blocks
+        return self.blocks if self.nested else 2 * self.blocks
 
     @property
     def total_s(self) -> float:
-        return self.launches * (self.boot_s + self.measure_s)
+        visits = NESTED if self.nested else 1
+        return self.launches * (self.boot_s + visits * self.measure_s)
 
     def sentence(self) -> str:
+        if self.nested:
+            apart = evolve(self, nested=False)
+            return (
+                f"nested: {self.launches} launches, each {duration(self.boot_s)} to boot and {NESTED} times "
+                f"{duration(self.measure_s)} to measure: {duration(self.total_s)} in all; --apart: "
+                f"{apart.launches} launches, {duration(apart.total_s)}"
+            )
         each = f"{duration(self.boot_s)} to boot and {duration(self.measure_s)} to measure"
         return (
             f"{self.blocks} blocks are {self.launches} launches, each {each}: {duration(self.total_s)} in all"

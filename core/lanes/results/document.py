@@ -19,6 +19,7 @@ Events, in the order they may come (each with the index `lane` where it belongs 
     cell           instrument, cell
     instrument-end instrument, status, reason
     block          block
+    fields         request
     lane-end       status, reason, next_step, causes, log
     run-end        exit_code
     run-resumed    (nothing)

@@ -1,7 +1,8 @@
 """The server that is launched: OpenAI's chat completions, answered with the words of the prompt.
 
 A token is a word. An answer repeats the words of the prompt in order, at a set pace, until they end
-(`finish_reason` "stop") or `max_tokens` is reached ("length"); with `ignore_eos` it starts over.
+(`finish_reason` "stop") or `max_tokens` is reached ("length"); with `ignore_eos` it starts over. A request may
+set the pace of its own answer: `tokens_per_second`.
 """
 
 from __future__ import annotations
@@ -115,6 +116,9 @@ class Echo:
             log(f"fatal: a prompt of {len(words)} tokens: kernel timed out, as it was told to")
             os._exit(8)
         wanted = limit if limit is not None else len(words)
+        pace = request.get("tokens_per_second", self._options.tokens_per_second)
+        if isinstance(pace, bool) or not isinstance(pace, int | float) or pace <= 0:
+            raise Refused(400, f"tokens_per_second should be a number above 0, not {pace!r}")
         count = wanted if request.get("ignore_eos") else min(wanted, len(words))
         finish = "length" if count == wanted and limit is not None else "stop"
         usage = {
@@ -128,7 +132,7 @@ class Echo:
             self._add("waiting", -1)
             self._add("running")
             try:
-                tokens = self._paced(words, count)
+                tokens = self._paced(words, count, pace)
                 if request.get("stream"):
                     include = bool((request.get("stream_options") or {}).get("include_usage"))
                     self._stream(connection, tokens, finish, usage if include else None)
@@ -152,11 +156,11 @@ class Echo:
             else:
                 self._slots.release()
 
-    def _paced(self, words: Sequence[str], count: int) -> Iterator[str]:
+    def _paced(self, words: Sequence[str], count: int, pace: float) -> Iterator[str]:
         """The tokens of an answer, each when it is due: deadlines, not pauses, so that no delay adds up."""
         first = time.monotonic() + len(words) / self._options.prefill_tokens_per_second
         for number in range(count):
-            due = first + number / self._options.tokens_per_second
+            due = first + number / pace
             time.sleep(max(0.0, due - time.monotonic()))
             yield words[number % len(words)] if number == 0 else f" {words[number % len(words)]}"
             if self._add("tokens") == self._options.die_after_tokens:
