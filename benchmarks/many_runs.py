@@ -4,7 +4,7 @@
 
 Runs of a probe's size (one cell, seven passes, 128 tokens each; timelines lie beside the documents, and are
 not read) fill a store, a hundred lanes with as many launches each. Goals: `lanes compare` of two of them, `lanes compare --since` of the last hour (a hundred runs),
-`lanes history` and searches of it each take under a second of CPU and of time, Python's start included, best of three. Exits
+`lanes history` and searches of it, and `lanes report` of the two each take under a second of CPU and of time, Python's start included, best of three. Exits
 with 1 when one is missed. The first search of a store that was filled without summaries makes them; it is told apart.
 """
 
@@ -155,9 +155,11 @@ def main() -> int:
             ("history",),
             ("history", "search", "threads=42", "measured"),
             ("history", "--engine", "echo", "--lane", "lane-7", "--since", "2d"),
+            ("report", "lane-1", "lane-2"),
+            ("report", "lane-1", "lane-2", "--force", "--output", f"{home}/page.html"),
         ):
             taken, cpu = timed(*words)
-            print(f"| lanes {' '.join(words)} | {taken:.2f} | {cpu:.2f} |", flush=True)
+            print(f"| lanes {' '.join(words).replace(home, '')} | {taken:.2f} | {cpu:.2f} |", flush=True)
             missed |= taken > GOAL_S
         print(f"\nThe first search, which summarised all runs: {first:.1f} s")
     return int(missed)
