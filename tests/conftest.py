@@ -180,13 +180,18 @@ def _wait_for() -> Callable[..., Any]:
     return wait_for
 
 
+@pytest.fixture(scope="session")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that makes each `lanes` patient with itself; not in the tests' own ones, which they look at."""
+    folder = tmp_path_factory.mktemp("patient")
+    (folder / "sitecustomize.py").write_text(PATIENT)
+    return folder
+
+
 @pytest.fixture
-def lanes(tmp_path: Path) -> Iterator[Lanes]:
+def lanes(tmp_path: Path, patient: Path) -> Iterator[Lanes]:
     """`lanes`, which leaves nothing running when the test is over."""
     program = Lanes(tmp_path / "home")
-    patient = tmp_path / "patient"
-    patient.mkdir()
-    (patient / "sitecustomize.py").write_text(PATIENT)
     program.path.append(patient)
     yield program
     for process in program.started:
