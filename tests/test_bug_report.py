@@ -107,6 +107,7 @@ def test_a_folder_will_do_and_nothing_is_written_over(crashed):
 def test_the_prompt_in_the_bundle_kills_the_server_again(crashed):
     """Sent as the page says, to the server that the page says how to start."""
     import http.client
+    import os
     import shlex
     import socket
     import subprocess
@@ -120,7 +121,8 @@ def test_the_prompt_in_the_bundle_kills_the_server_again(crashed):
     # The port of then may be another's by now.
     (port,) = free_ports("127.0.0.1", 1)
     words[words.index("--port") + 1] = str(port)
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
+    env = lanes.env | {"PYTHONPATH": os.pathsep.join(map(str, lanes.path))}
+    with subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL) as server:
         try:
             for _ in range(100):
                 time.sleep(0.1)
