@@ -64,7 +64,7 @@ def lane_events(name: str, threads: int, dice: random.Random) -> list[tuple[str,
         ),
         ("instrument", {"lane": 0, "instrument": "probe", "plan": {}}),
     ]
-    told = {f"figure_{number}_s": rate / (number + 1) for number in range(16)}
+    told = {"ttft_s": 20 / rate} | {f"figure_{number}_s": rate / (number + 1) for number in range(15)}
     for number in range(7):
         stream = {
             "t0_ns": 1,
