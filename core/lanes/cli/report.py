@@ -118,9 +118,16 @@ def _report(report: Report, form: str | None, file: Path | None, force: bool, as
     if file is not None and file.exists() and not force:
         raise writing.exists(file)
     if (form or _ENDINGS.get(file.suffix.lower() if file else "", "md")) == "html":
-        from lanes.reporting import html
+        import gc
 
-        text = html.page(report)
+        # A library of plots and a page: nothing of them is garbage before the program ends.
+        gc.disable()
+        try:
+            from lanes.reporting import html
+
+            text = html.page(report)
+        finally:
+            gc.enable()
     else:
         text = markdown.page(report)
     if file is None:
