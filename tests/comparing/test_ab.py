@@ -74,7 +74,9 @@ def in_block(document, number):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_it_is_resumed_where_it_was(how, echo, wait_for):
-    started = echo.start("ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "2", *QUICK)
+    # Long enough that a busy machine sends the signal while the lane is measured.
+    slow = (*QUICK, "--passes", "6")
+    started = echo.start("ab", "echo", "--set", "tokens_per_second=10,20", "--blocks", "2", *slow)
 
     def under_way():
         # Read here and now: by the time that a command had told it, the block might be over.

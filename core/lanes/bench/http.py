@@ -116,7 +116,8 @@ class ResponseReader:
         self.complete = False
         self._body: list[bytes] = []
         self._between_chunks = False
-        self._parser = httptools.HttpResponseParser(self)
+        # It refers to this object as well: that circle is opened when the response is complete.
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes and return the part of the body in them.
@@ -124,7 +125,7 @@ class ResponseReader:
         Raises NotHttp, a ValueError, when they are not HTTP.
         """
         reason: str | None = None
-        if not self.complete:
+        if self._parser is not None:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade:
@@ -133,7 +134,9 @@ class ResponseReader:
                 reason = f"the server's answer is not HTTP ({error})"
         body = b"".join(self._body)
         self._body.clear()
-        if reason and not self.complete:
+        if self.complete:
+            self._parser = None
+        elif reason:
             raise NotHttp(reason, body)
         return body
 
@@ -161,7 +164,7 @@ class ResponseReader:
             self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        if self.complete:
+        if self.complete or self._parser is None:
             return
         status = self._parser.get_status_code()
         if status < 200:  # interim answers come before the real one

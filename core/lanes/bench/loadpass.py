@@ -23,6 +23,8 @@ X = TypeVar("X")
 _AHEAD = 16
 """Prompts that are made before they are needed."""
 _WRITE_S = 1.0
+_A_BATCH = 64
+"""Timelines that are packed together, at most: large pieces of memory that come and go leave holes."""
 _GIVE_UP = 10
 """So many failures in a row, and in every stream, end a pass: more of them tell nothing."""
 
@@ -119,8 +121,9 @@ class LoadPass:
             await self._flush()
 
     async def _flush(self) -> None:
-        lines, self._lines = self._lines, []
-        if lines:
+        while self._lines:
+            lines = self._lines[:_A_BATCH]
+            del self._lines[:_A_BATCH]
             packed = await self._aside(timelines.pack, lines)
             self._on_batch(Batch(cell=self._cell, number=self._number, count=len(lines), packed=packed))
 

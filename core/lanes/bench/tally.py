@@ -13,13 +13,11 @@ from attrs import evolve
 
 from lanes.bench import measures
 from lanes.bench.cells import Pass, stream_figures
-from lanes.bench.deltas import Usage
 from lanes.bench.loads import Sent, most_at_once
-from lanes.bench.measures import FirstDelta
 from lanes.bench.plan import Cell
 from lanes.bench.slo import Slo
 from lanes.bench.stream import Stream
-from lanes.bench.validity import Terms, late_reads, prompt_length, remarks, verdict
+from lanes.bench.validity import Facts, Terms, disagreements, late_reads, prompt_length, said, verdict
 from lanes.bench.watch import NOTHING, Seen
 
 _FIGURES = (
@@ -64,7 +62,7 @@ class Tally:
         self._first_ended = 0
         self._begin_ns = self._end_ns = 0
         self._stamps: set[str] = set()
-        self._k1s: dict[str, FirstDelta] = {}
+        self._k1_sources: set[str] = set()
         self._doubted = 0
         self._doubt_of_first: str | None = None
         self.failures = 0
@@ -108,7 +106,7 @@ class Tally:
             self.failures_in_a_row = 0
             self._stamps.add(stream.stamps)
             if sent.first_delta:
-                self._k1s.setdefault(sent.first_delta.source, sent.first_delta)
+                self._k1_sources.add(sent.first_delta.source)
             self._doubt(sent)
         else:
             self.failures += 1
@@ -313,26 +311,24 @@ class Tally:
         rest = f", the other {asked - len(self)} were not sent" if len(self) < asked else ""
         return f"{self.failures} of {len(self)} requests failed{rest}: {self.failed.error}"
 
-    def streams(self) -> tuple[tuple[Stream, ...], tuple[FirstDelta | None, ...]]:
-        """Return the requests without their timelines, for what is to be said of them all."""
-        columns = self._columns
-        sources: list[FirstDelta | None] = [*self._k1s.values()] or [None]
-        stamps = sorted(self._stamps)
-        made: list[Stream] = []
-        k1s: list[FirstDelta | None] = []
-        for row in range(len(self)):
-            if math.isnan(columns["prompt_tokens"][row]) and math.isnan(columns["completion_tokens"][row]):
-                continue
-            usage = Usage(
-                prompt_tokens=_whole(columns["prompt_tokens"][row]),
-                completion_tokens=_whole(columns["completion_tokens"][row]),
-                cached_tokens=_whole(columns["cached_tokens"][row]),
-            )
-            # Each kind of stamp and of k1 is named once, whichever request it was of.
-            stamp = stamps[min(len(made), len(stamps) - 1)]
-            k1s.append(sources[min(len(made), len(sources) - 1)])
-            made.append(Stream(t0_ns=0, stamps=stamp, usage=usage, merged_reads=self._merged[row]))
-        return tuple(made), tuple(k1s)
+    def facts(self) -> Facts | None:
+        """Return what is to be said of the requests that told their tokens; None where there are none."""
+        prompts, answers, cached = (
+            self._columns[name] for name in ("prompt_tokens", "completion_tokens", "cached_tokens")
+        )
+        told = [
+            row for row in range(len(self)) if not math.isnan(prompts[row]) or not math.isnan(answers[row])
+        ]
+        if not told:
+            return None
+        return Facts(
+            stamps=self._stamps or {"read"},
+            k1_sources=self._k1_sources,
+            prompts=[prompts[row] for row in told if not math.isnan(prompts[row])],
+            answers=[answers[row] for row in told if not math.isnan(answers[row])],
+            all_cached_told=not any(math.isnan(cached[row]) for row in told),
+            merged_reads=sum(self._merged[row] for row in told),
+        )
 
 
 def load_pass(
@@ -344,7 +340,6 @@ def load_pass(
     seen: Seen = NOTHING,
 ) -> Pass:
     """Return the pass that `tally` has counted; `seen` is what was seen of the server meanwhile."""
-    streams, k1s = tally.streams()
     counted = Pass(
         cell=terms.cell,
         number=number,
@@ -358,8 +353,9 @@ def load_pass(
         requests=len(tally),
         fault=tally.fault(),
     )
-    said = remarks(terms, [evolve(counted, streams=streams, first_deltas=k1s, error=None)])
-    return evolve(counted, notes=(*tally.remarks(), *said, *seen.notes))
+    facts = tally.facts()
+    shown = (*said(terms, facts), *disagreements([counted])) if facts else ()
+    return evolve(counted, notes=(*tally.remarks(), *shown, *seen.notes))
 
 
 def load_verdict(passes: Sequence[Pass], asked: int) -> str | None:
@@ -375,10 +371,6 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     """Return the smallest of the `ordered` values that at least `share` of them do not exceed (nearest
     rank: no value is made up between two)."""
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
-
-
-def _whole(value: float) -> int | None:
-    return None if math.isnan(value) else int(value)
 
 
 def _ms(seconds: float) -> str:

@@ -19,6 +19,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from lanes.bench.http import Target
 from lanes.bench.tape import LAST, Tape
@@ -61,10 +62,11 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._poll = _Poll.of(self._loop)
         self._tls: ssl.SSLObject | None = None
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming: ssl.MemoryBIO
+        self._outgoing: ssl.MemoryBIO
         self._unsent = b""
         self._recvmsg = sock.recvmsg
-        self._tape: Tape
+        self._tape: Tape | None = None
 
     @classmethod
     async def open(cls, target: Target, timeout_s: float) -> Connection:
@@ -95,9 +97,7 @@ class Connection:
     async def _connect(cls, target: Target) -> Connection:
         loop = asyncio.get_running_loop()
         failure: OSError | None = None
-        for family, kind, protocol, _, address in await loop.getaddrinfo(
-            target.host, target.port, type=socket.SOCK_STREAM
-        ):
+        for family, kind, protocol, _, address in await _addresses(target.host, target.port):
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.setblocking(False)
@@ -116,6 +116,7 @@ class Connection:
 
     async def _handshake(self, host: str) -> None:
         context = ssl.create_default_context()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         while True:
             try:
@@ -186,6 +187,8 @@ class Connection:
             self._poll.remove(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
             self._sock.close()
+        # The tape refers to this connection: thousands of such circles would wait for the garbage collector.
+        self._tape = None
 
     def _send(self, payload: bytes) -> None:
         try:
@@ -220,7 +223,7 @@ class Connection:
         ended = not data
         if self._tls is not None:
             data, ended = self._decrypt(data)
-        if data:
+        if data and self._tape is not None:
             # Nothing else was asked for but stamps.
             self._tape.take(data, ancillary[0][2] if ancillary else b"", read_ns)
         if ended:
@@ -228,7 +231,8 @@ class Connection:
 
     def full(self) -> None:
         """There is no room left for what was kept."""
-        self._tape.wake()
+        if self._tape is not None:
+            self._tape.wake()
 
     def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
         assert self._tls is not None
@@ -250,7 +254,8 @@ class Connection:
     def _end(self, reason: str | None) -> None:
         if self._sock.fileno() >= 0:
             self._poll.remove(self._sock.fileno())
-            self._tape.end(reason)
+            if self._tape is not None:
+                self._tape.end(reason)
 
 
 class _Poll:
@@ -357,6 +362,13 @@ class _Poll:
             self._room = ROOM_BYTES
             for connection in connections.values():
                 connection.full()
+
+
+async def _addresses(host: str, port: int) -> list[Any]:
+    """Where a host may be reached; a number needs no thread that asks."""
+    with contextlib.suppress(socket.gaierror):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from attrs import frozen
 
@@ -228,36 +228,68 @@ _Check = Callable[[Terms, Sequence[Pass], Sequence[Stream]], str | None]
 _CHECKS: tuple[_Check, ...] = (_usage, _form, _finish, _prompt, _cache, _output, _k1, _client, _clock)
 
 
+@frozen(kw_only=True)
+class Facts:
+    """What is told of many requests together: stamps and sources of k1 that occurred, the tokens of the
+    prompts and answers that are known, whether all told their cached tokens, and how many reads held
+    several deltas."""
+
+    stamps: Collection[str]
+    k1_sources: Collection[str]
+    prompts: Sequence[float]
+    answers: Sequence[float]
+    all_cached_told: bool
+    merged_reads: int
+
+    @classmethod
+    def of(cls, passes: Sequence[Pass]) -> Facts | None:
+        """Return those of the passes' streams; None where there are none."""
+        streams = [s for p in passes for s in p.streams]
+        if not streams:
+            return None
+        return cls(
+            stamps={s.stamps for s in streams},
+            k1_sources={k1.source for p in passes for k1 in p.first_deltas if k1},
+            prompts=[s.prompt_tokens for s in streams if s.prompt_tokens is not None],
+            answers=[s.completion_tokens for s in streams if s.completion_tokens is not None],
+            all_cached_told=all(s.cached_tokens is not None for s in streams),
+            merged_reads=sum(s.merged_reads for s in streams),
+        )
+
+
 def remarks(terms: Terms, passes: Sequence[Pass]) -> Iterator[str]:
     """Yield what a reader of the figures should know, although it does not make them invalid."""
     good = [p for p in passes if p.error is None]
-    streams = [s for p in good for s in p.streams]
-    if not streams:
-        return
-    yield f"times are stamped by: {', '.join(sorted({s.stamps for s in streams}))}"
-    sources = sorted({k1.source for p in good for k1 in p.first_deltas if k1})
+    if facts := Facts.of(good):
+        yield from said(terms, facts)
+        yield from disagreements(good)
+
+
+def said(terms: Terms, facts: Facts) -> Iterator[str]:
+    """Yield what the requests themselves show."""
+    yield f"times are stamped by: {', '.join(sorted(facts.stamps))}"
+    sources = sorted(facts.k1_sources)
     if "average" in sources:
         yield "decode is approximate: the tokens of the first delta are an average"
     elif sources:
         yield f"tokens of the first delta (k1): {', '.join(_K1[source] for source in sources)}"
     if terms.counted and terms.template_tokens <= 1:  # one begins the text
         yield "the server put the prompts in no chat template: drafts are accepted more often than in chats"
-    if not terms.cell.warm_tokens and any(s.cached_tokens is None for s in streams):
+    if not terms.cell.warm_tokens and not facts.all_cached_told:
         yield "the server does not tell its cached tokens: that prompts were cold rests on their nonce"
     asked = terms.cell.prompt_tokens
-    odd = [s.prompt_tokens for s in streams if s.prompt_tokens is not None and _off(s.prompt_tokens, asked)]
+    odd = sum(_off(tokens, asked) for tokens in facts.prompts)
     if odd:
-        yield f"{len(odd)} prompts were more than 2% off {asked} tokens"
-    counts = [s.completion_tokens for s in streams if s.completion_tokens is not None]
-    if counts and not terms.fixed_length and min(counts) != terms.cell.tg:
-        yield f"answers had {min(counts)} to {max(counts)} tokens: their length is the model's choice"
-    merged = sum(s.merged_reads for s in streams)
-    if merged:
-        yield f"{merged} reads held several deltas, which share one time"
-    yield from _disagreements(good)
+        yield f"{odd} prompts were more than 2% off {asked} tokens"
+    if facts.answers and not terms.fixed_length and min(facts.answers) != terms.cell.tg:
+        shortest, longest = int(min(facts.answers)), int(max(facts.answers))
+        yield f"answers had {shortest} to {longest} tokens: their length is the model's choice"
+    if facts.merged_reads:
+        yield f"{facts.merged_reads} reads held several deltas, which share one time"
 
 
-def _disagreements(passes: Sequence[Pass]) -> Iterator[str]:
+def disagreements(passes: Sequence[Pass]) -> Iterator[str]:
+    """Yield where the figures are off the server's own account."""
     for name in ("prefill_tps", "decode_tps"):
         pairs = [
             (p.figures.get(name) or p.figures[f"stream_{name}"], p.server_figures[name])

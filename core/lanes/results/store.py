@@ -38,6 +38,7 @@ CREATE INDEX IF NOT EXISTS lanes_by_name ON events (json_extract(data, '$.name')
 
 BUSY_S = 30.0
 """How long to wait for another process that is writing."""
+_CACHE_KIB = 256
 _AT_ONCE = 200
 """Runs that are summarised in one transaction."""
 
@@ -53,6 +54,8 @@ class Store:
         with self._told("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+            # What is written is seldom read again: it need not stay in memory.
+            self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             try:
                 self._prepare()
             except BaseException:
