@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import statistics
 import struct
@@ -13,12 +14,14 @@ from typing import Any
 
 import pytest
 from lanes.bench.client import Client
+from lanes.bench.http import ResponseReader
 from lanes.bench.measures import decode_tps, first_delta, ttft_s
 from lanes.bench.plan import Limits
 from lanes.bench.requests import Form
 from lanes.bench.smoke import smoke
 from lanes.bench.stream import Stream
 from lanes.bench.tape import Tape
+from lanes.bench.transport import Connection
 from lanes.errors import LaneError, UsageError
 from lanes.testing.scripted import Script, ScriptedServer
 from lanes.types import Dialect, Endpoint
@@ -228,6 +231,35 @@ def test_sixty_four_streams_at_once_hold_their_schedule() -> None:
     seen = sorted(s.t0_ns + s.token_arrivals[0].at_ns for s in streams)
     sent = sorted(a.sent[0][0] for a in server.answers)
     assert statistics.median(b - a for a, b in zip(sent, seen, strict=True)) / 1e6 < 10
+
+
+LEAVINGS = {
+    "chunks": Script(usage="every"),
+    "ended by the connection": Script(chunked=False),
+    **{habit: script for habit, (script, *_) in FAILURES.items()},
+}
+
+
+@pytest.mark.parametrize("habit", LEAVINGS)
+def test_a_request_leaves_nothing_that_only_the_garbage_collector_would_find(habit: str) -> None:
+    """Ten thousand requests would fill the memory with it."""
+
+    async def several(url: str) -> None:
+        client = Client(Endpoint(url=url, model="scripted"), BRIEF)
+        body = Form(endpoint=Endpoint(url=url, model="scripted"), seed=1).body("x", 8)
+        await client.chat(body)
+        gc.collect()
+        gc.disable()
+        for _ in range(3):
+            await client.chat(body)
+
+    with ScriptedServer(LEAVINGS[habit]) as server:
+        try:
+            asyncio.run(several(server.url))
+            left = [one for one in gc.get_objects() if isinstance(one, (Connection, Tape, ResponseReader))]
+        finally:
+            gc.enable()
+    assert not left
 
 
 def test_smoke_tells_what_came_or_why_nothing_did() -> None:

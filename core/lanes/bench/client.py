@@ -45,6 +45,7 @@ class _Sink(Protocol):
     def feed(self, reads: Reads) -> None: ...
     def end(self, broken: str | None = None, kind: str = "cut") -> None: ...
     def stalled(self, waited_s: float) -> None: ...
+    def close(self) -> None: ...
 
 
 class Client:
@@ -125,6 +126,7 @@ class Client:
         finally:
             self._tapes.discard(tape)
             connection.close()
+            sink.close()
 
     async def _play(self, tape: Tape, sink: _Sink, most: float) -> None:
         """Feed `sink` what is on `tape`, when there is cause, until it is done.
@@ -208,3 +210,6 @@ class _Answer:
     def stalled(self, waited_s: float) -> None:
         self.error = f"the server did not answer within {waited_s:g} s"
         self.done = True
+
+    def close(self) -> None:
+        self.http.close()

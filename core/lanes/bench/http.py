@@ -116,7 +116,6 @@ class ResponseReader:
         self.complete = False
         self._body: list[bytes] = []
         self._between_chunks = False
-        # It refers to this object as well: that circle is opened when the response is complete.
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bytes:
@@ -125,7 +124,7 @@ class ResponseReader:
         Raises NotHttp, a ValueError, when they are not HTTP.
         """
         reason: str | None = None
-        if self._parser is not None:
+        if self._parser is not None and not self.complete:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade:
@@ -134,11 +133,14 @@ class ResponseReader:
                 reason = f"the server's answer is not HTTP ({error})"
         body = b"".join(self._body)
         self._body.clear()
-        if self.complete:
-            self._parser = None
-        elif reason:
+        if reason and not self.complete:
             raise NotHttp(reason, body)
         return body
+
+    def close(self) -> None:
+        """Read no more. The parser and this object refer to each other: thousands of such circles would wait
+        for the garbage collector."""
+        self._parser = None
 
     @property
     def ends_with_connection(self) -> bool:

@@ -111,6 +111,10 @@ class Recorder:
             what = "only signs of life" if lively else "nothing"
             self.end(f"the server stalled: {what} came for {waited_s:g} s {self._progress()}", "stall")
 
+    def close(self) -> None:
+        """Let go of what read the answer."""
+        self._http.close()
+
     def stream(self, *, connect_s: float = 0.0, clock_step_ns: int = 0) -> Stream:
         """Return what was recorded."""
         kind, sentence = self._failure or (None, None)

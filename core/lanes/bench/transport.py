@@ -187,8 +187,7 @@ class Connection:
             self._poll.remove(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
             self._sock.close()
-        # The tape refers to this connection: thousands of such circles would wait for the garbage collector.
-        self._tape = None
+        self._tape = None  # it refers to this connection (see `ResponseReader.close`)
 
     def _send(self, payload: bytes) -> None:
         try:
