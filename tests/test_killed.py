@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
@@ -169,3 +171,27 @@ def test_a_child_that_leaves_its_group_and_hides_its_environment_is_ended_too(
     assert lanes.finish(run).code == 130
     pid = int(hidden.read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_who_asks_to_end_in_the_middle_of_a_destructor_is_heard(name):
+    """Python drops what is raised there; it would be a Ctrl-C that does nothing."""
+    program = f"""
+import os, signal, time
+from lanes import interrupts
+
+class Held:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.05)
+
+interrupts.install()
+try:
+    del_me = Held()
+    del del_me
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("heard")
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=40)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("heard\n", "", 0)

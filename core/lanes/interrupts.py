@@ -17,6 +17,7 @@ _ASKING = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 _asked: object = None
 """The event loop that was asked to end."""
+_MOMENT_S = 0.01
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -44,8 +45,23 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """What is raised in a destructor or a callback of a weak reference goes nowhere. A person who asked to
+    end is heard a moment later instead."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
+        return
+    import threading
+
+    heard = [number for number in _ASKING if signal.getsignal(number) is not signal.SIG_IGN]
+    main = threading.main_thread().ident
+    if heard and main is not None:  # the main thread itself: it may be asleep
+        threading.Timer(_MOMENT_S, signal.pthread_kill, (main, heard[0])).start()
+
+
 def install() -> None:
     """Have SIGTERM and a closed terminal end this program as Ctrl-C does, cleaning up."""
+    sys.unraisablehook = _unraisable
     for number in _ASKING:
         # A signal that the parent had ignored (nohup) stays ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -88,10 +88,10 @@ def test_it_is_resumed_where_it_was(how, echo, wait_for):
 
     run = wait_for(under_way, "the second block to begin", 120)["run"]
     os.kill(started.pid, how)
-    started.communicate()
+    _, said = started.communicate()
     wait_for(lambda: not echo.processes(), "the keeper to stop the engine")
     cut = echo("history", "show", run, "--json").json
-    assert cut["lanes"][-1]["status"] == "interrupted"
+    assert cut["lanes"][-1]["status"] == "interrupted", said
     assert cut["status"] == ("interrupted" if how is signal.SIGKILL else "done")
 
     ran = echo("ab", "--resume", run, "--json", timeout=180)
