@@ -125,7 +125,7 @@ class LoadPass:
             lines = self._lines[:_A_BATCH]
             packed = await self._aside(timelines.pack, lines)
             # Not before: when this is cancelled at the end of the load, the last flush takes them again.
-            del self._lines[:_A_BATCH]
+            del self._lines[: len(lines)]
             self._on_batch(Batch(cell=self._cell, number=self._number, count=len(lines), packed=packed))
 
 
