@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from lanes.bench import loads, timelines
+from lanes.bench import loadpass, loads, timelines
 from lanes.bench.arrivals import Arrival
 from lanes.bench.cells import CellResult, Pass
 from lanes.bench.deltas import Usage
@@ -304,3 +305,18 @@ def test_timelines_come_back_as_they_were() -> None:
     assert list(timelines.unpack(timelines.pack(map(timelines.line, many)))) == many
     with pytest.raises(ValueError):
         list(timelines.unpack("AAAA"))
+
+
+def test_each_timeline_is_kept_once_although_they_are_slow_to_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests end while others are packed, and the load ends in the middle of that."""
+    pack = timelines.pack
+
+    def slowly(lines: Iterable[bytes]) -> str:
+        time.sleep(0.03)
+        return pack(lines)
+
+    monkeypatch.setattr(timelines, "pack", slowly)
+    monkeypatch.setattr(loadpass, "_WRITE_S", 0.001)
+    with ScriptedServer(Script(ttft_s=0.005, gap_s=0.001, usage="every")) as server:
+        _, _, sent = probe(server, load="closed", concurrency=8, requests=150)
+    assert sorted(one.number for one in sent) == list(range(150))
