@@ -39,6 +39,7 @@ CREATE INDEX IF NOT EXISTS lanes_by_name ON events (json_extract(data, '$.name')
 BUSY_S = 30.0
 """How long to wait for another process that is writing."""
 _CACHE_KIB = 256
+"""Of the file, in memory: what a long run writes is seldom read again."""
 _AT_ONCE = 200
 """Runs that are summarised in one transaction."""
 
@@ -54,8 +55,6 @@ class Store:
         with self._told("opened"):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
-            # What is written is seldom read again: it need not stay in memory.
-            self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             try:
                 self._prepare()
             except BaseException:
@@ -63,6 +62,7 @@ class Store:
                 raise
 
     def _prepare(self) -> None:
+        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version == SCHEMA_VERSION:
             return
