@@ -322,7 +322,7 @@ class Tally:
         if not told:
             return None
         return Facts(
-            stamps=self._stamps or {"read"},
+            stamps=self._stamps,
             k1_sources=self._k1_sources,
             prompts=[prompts[row] for row in told if not math.isnan(prompts[row])],
             answers=[answers[row] for row in told if not math.isnan(answers[row])],
