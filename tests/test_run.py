@@ -42,7 +42,7 @@ def test_the_table_is_on_stdout_and_nothing_else(echo):
 def test_a_grid_is_measured_cell_by_cell(echo):
     ran = echo(
         "run", "--engine", "echo", "--pp", "64,128", "--tg", "8", "--concurrency", "1,2", "--passes", "1",
-        "--warmups", "0", "--json",
+        "--warmups", "0", "--json", "--set", "tokens_per_second=50",  # a rate also where a machine stands still
     )  # fmt: skip
     cells = only_lane(ran)["instruments"][0]["cells"]
     assert [(c["pp"], c["concurrency"]) for c in cells] == [(64, 1), (64, 2), (128, 1), (128, 2)]
