@@ -115,12 +115,28 @@ def test_what_differs_in_more_than_its_text_goes_the_long_way(odd: str) -> None:
     same(reads([*ordinary, ODD[odd], *ordinary], chunked=False))
 
 
+@pytest.mark.parametrize(
+    "order", [("completion_tokens", "total_tokens"), ("total_tokens", "completion_tokens")]
+)
+@pytest.mark.parametrize("name", ["completion_tokens", "total_tokens"])
+@pytest.mark.parametrize("count", ["1,2", "007", "", "-3", "1.5", "9" * 40, "null", "٣", '"4"', "4\n5"])
+def test_what_is_no_count_goes_the_long_way(order: tuple[str, str], name: str, count: str) -> None:
+    ordinary = [
+        chunk(f"word{n} ", usage={"prompt_tokens": 3, **dict.fromkeys(order, 7 + n)}) for n in range(12)
+    ]
+    odd = chunk("word5 ", usage={"prompt_tokens": 3, **dict.fromkeys(order, 12)})
+    odd = odd.replace(f'"{name}": 12'.encode(), f'"{name}": {count}'.encode())
+    assert odd not in ordinary
+    for chunked in (True, False):
+        same(reads([*ordinary, odd, *ordinary], chunked=chunked))
+
+
 def test_a_chunk_of_another_size_than_it_says_is_not_of_the_shape() -> None:
     data = reads([chunk("word ")])[1]
     shape = Shape.of(data, True)
-    assert shape and shape.run([data, data]) == [("word ", None)] * 2
-    assert shape.run([data.replace(b"word", b"words")]) == []
-    assert shape.run([data + b"0\r\n\r\n"]) == [] and shape.run([data[:-1]]) == []
+    assert shape and shape.run([data, data]) == (["word ", "word "], [None, None])
+    for other in (data.replace(b"word", b"words"), data + b"0\r\n\r\n", data[:-1]):
+        assert not shape.run([other]).texts
 
 
 TEXTS = st.one_of(

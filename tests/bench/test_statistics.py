@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
-from lanes.bench.statistics import coverage, median_interval
+from lanes.bench.statistics import coverage, median, median_interval
 
 
 def test_five_values_give_the_smallest_and_the_largest() -> None:
@@ -27,3 +30,21 @@ def test_one_value_is_its_own_interval_and_none_is_an_error() -> None:
     assert median_interval([7.0]).lo == median_interval([7.0]).hi == 7.0
     with pytest.raises(ValueError, match="at least one"):
         median_interval([])
+
+
+@pytest.mark.parametrize("count", [1, 2, 4095, 4096, 4097, 65_537, 100_000])
+@pytest.mark.parametrize("kind", ["scattered", "equal", "two values", "sorted", "one far off", "in waves"])
+def test_the_median_of_many_values_is_that_of_all_of_them_sorted(count: int, kind: str) -> None:
+    dice = random.Random(count)
+    values = {
+        "scattered": [dice.lognormvariate(0, 2) for _ in range(count)],
+        "equal": [1.5] * count,
+        "two values": [dice.choice((1.0, 2.0)) for _ in range(count)],
+        "sorted": [float(n) for n in range(count)],
+        "one far off": [dice.random() for _ in range(count - 1)] + [1e9],
+        # The sample takes each n-th: here it takes only large ones.
+        "in waves": [100.0 if n % (max(count // 1024, 1)) == 0 else dice.random() for n in range(count)],
+    }[kind]
+    before = list(values)
+    assert median(values) == statistics.median(values)
+    assert values == before

@@ -41,10 +41,12 @@ class Arrivals(Sequence[Arrival]):
 
     def with_tokens(self) -> Arrivals:
         """Return those that carried tokens."""
-        chosen = [kind in TOKEN_KINDS for kind in self.kinds]
-        return (
-            self if all(chosen) else Arrivals(*(list(itertools.compress(c, chosen)) for c in self._columns))
-        )
+        chosen = list(map(TOKEN_KINDS.__contains__, self.kinds))
+        count = sum(chosen)
+        first = chosen.index(True) if count else 0
+        if all(chosen[first : first + count]):  # as a rule other events come only before and after them
+            return self if count == len(self) else self[first : first + count]
+        return Arrivals(*(list(itertools.compress(c, chosen)) for c in self._columns))
 
     def gaps_ns(self) -> list[int]:
         """Return the times between one and the next, in ns."""
@@ -53,7 +55,8 @@ class Arrivals(Sequence[Arrival]):
     def told(self, name: Literal["cumulative", "tokens"]) -> list[int]:
         """Return the column, if every event tells it; else nothing."""
         column = getattr(self, name)
-        return [] if None in column else list(column)
+        # What is not told is seldom told first.
+        return [] if None in column[:1] or None in column else list(column)
 
     def count_into(self, counts: Counter[int], t0_ns: int, window_ns: int) -> None:
         """Add how many events came in each window of the clock whose time at t0 is `t0_ns`."""
@@ -63,7 +66,7 @@ class Arrivals(Sequence[Arrival]):
         """Return the columns; kinds as runs of [kind, how many], and null for what no event tells."""
         runs = [[kind, len(list(same))] for kind, same in itertools.groupby(self.kinds)]
         told = {
-            name: list(column) if any(value is not None for value in column) else None
+            name: list(column) if column.count(None) < len(column) else None
             for name, column in (("cumulative", self.cumulative), ("tokens", self.tokens))
         }
         return {"at_ns": list(self.at_ns), "kinds": runs, "chars": list(self.chars), **told}

@@ -147,14 +147,16 @@ def cell_result(
 def stream_figures(stream: Stream, k1: FirstDelta | None) -> dict[str, float]:
     """Return one stream's figures, those that its timeline has."""
     decode_tps = measures.decode_tps(stream, k1)
+    itl_s, icl_s = measures.itl_s(stream, k1), measures.icl_s(stream)
+    icl_median = _median(icl_s)
     figures = {
         "first_event_s": measures.first_event_s(stream),
         "ttft_s": measures.ttft_s(stream),
         "prefill_tps": measures.prefill_tps(stream),
         "decode_tps": decode_tps,
-        "itl_s": _median(measures.itl_s(stream, k1)),
+        "itl_s": icl_median if itl_s == icl_s else _median(itl_s),
         "itl_mean_s": _itl_mean_s(stream, decode_tps),
-        "icl_s": _median(measures.icl_s(stream)),
+        "icl_s": icl_median,
         "e2e_s": measures.e2e_s(stream),
         "round_trip_s": stream.connect_s,
         "prompt_tokens": stream.prompt_tokens,

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from lanes.bench.http import ResponseReader, Target, request_bytes
 from lanes.bench.plan import Limits
+from lanes.bench.poll import ROOM_BYTES
 from lanes.bench.recorder import TEXT_LIMIT
 from lanes.bench.shapes import QuickRecorder
 from lanes.bench.stream import Stream
 from lanes.bench.tape import Nagle, Reads, Tape
-from lanes.bench.transport import ROOM_BYTES, ConnectError, Connection
+from lanes.bench.transport import ConnectError, Connection
 from lanes.errors import LaneError
 from lanes.types import Endpoint
 

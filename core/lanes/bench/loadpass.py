@@ -12,10 +12,11 @@ from lanes.bench import loads, measures, timelines
 from lanes.bench.client import Client
 from lanes.bench.loads import Sent
 from lanes.bench.plan import Cell
+from lanes.bench.poll import hurry
 from lanes.bench.stream import Stream
 from lanes.bench.tally import Tally
 from lanes.bench.timelines import Batch
-from lanes.bench.transport import ConnectError, hurry
+from lanes.bench.transport import ConnectError
 
 T = TypeVar("T")
 X = TypeVar("X")

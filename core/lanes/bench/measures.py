@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import statistics
+import operator
 from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
+from lanes.bench.statistics import median
 from lanes.bench.stream import Stream
 
 
@@ -113,14 +114,14 @@ def e2e_s(stream: Stream) -> float | None:
 
 def icl_s(stream: Stream) -> tuple[float, ...]:
     """the gaps between token-bearing deltas, one per verify step under speculation"""
-    return tuple([gap / 1e9 for gap in stream.token_arrivals.gaps_ns()])
+    return tuple(map(operator.truediv, stream.token_arrivals.gaps_ns(), itertools.repeat(1e9)))
 
 
 def itl_s(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
     """each gap between token-bearing deltas / tokens in the delta that ended it"""
     tokens = delta_tokens(stream, k1)
-    gaps = icl_s(stream)
-    return tuple([gap / n for gap, n in zip(gaps, tokens[1:], strict=True) if n > 0]) if tokens else ()
+    each = _per_token(icl_s(stream), tokens[1:]) if tokens else ()
+    return tuple([gap for gap in each if gap is not None])
 
 
 def delta_tokens(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
@@ -132,7 +133,7 @@ def delta_tokens(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
     deltas, tokens = stream.token_arrivals, stream.completion_tokens
     running = deltas.told("cumulative")
     if running and running == sorted(running):
-        return tuple([float(b - a) for a, b in itertools.pairwise([0, *running])])
+        return tuple(map(float, map(operator.sub, running, [0, *running])))
     if told := deltas.told("tokens"):
         return tuple(map(float, told))
     if tokens is None or k1 is None or not deltas:
@@ -156,7 +157,7 @@ def stream_decode_tps(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None
     """the median over the streams of decode_tps"""
     rates = [decode_tps(s, k1) for s, k1 in zip(streams, k1s, strict=True)]
     known = [rate for rate in rates if rate is not None]
-    return statistics.median(known) if known and len(known) == len(streams) else None
+    return median(known) if known and len(known) == len(streams) else None
 
 
 def steady_tps(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> float | None:
@@ -193,24 +194,30 @@ def contention(streams: Sequence[Stream], k1s: Sequence[FirstDelta | None]) -> f
     firsts, lasts = _merged(
         (s.t0_ns, s.t0_ns + s.token_arrivals.at_ns[0]) for s in streams if s.token_arrivals
     )
-    beside: list[float] = []
-    alone: list[float] = []
+    beside: list[float | None] = []
+    alone: list[float | None] = []
     for stream, k1 in zip(streams, k1s, strict=True):
         at_ns, counts = stream.token_arrivals.at_ns, delta_tokens(stream, k1)
-        gaps = list(zip(stream.token_arrivals.gaps_ns(), counts[1:], strict=bool(counts)))
+        gaps = _per_token(stream.token_arrivals.gaps_ns(), counts[1:]) if counts else []
         done = 0
         for begin, end in zip(firsts, lasts, strict=True):
             # Gap n is from delta n to the next one. Beside are those that end after the prefill's begin ...
             first = max(bisect.bisect_right(at_ns, begin - stream.t0_ns) - 1, done)
             # ... and begin before its end.
             last = max(bisect.bisect_left(at_ns, end - stream.t0_ns), first)
-            alone += [gap / tokens for gap, tokens in gaps[done:first] if tokens > 0]
-            beside += [gap / tokens for gap, tokens in gaps[first:last] if tokens > 0]
+            alone += gaps[done:first]
+            beside += gaps[first:last]
             done = last
-        alone += [gap / tokens for gap, tokens in gaps[done:] if tokens > 0]
-    return (
-        statistics.median(beside) / statistics.median(alone) if beside and alone and min(alone) > 0 else None
-    )
+        alone += gaps[done:]
+    known, others = ([gap for gap in gaps if gap is not None] for gaps in (beside, alone))
+    return median(known) / median(others) if known and others and min(others) > 0 else None
+
+
+def _per_token(gaps: Sequence[float], tokens: Sequence[float]) -> Sequence[float | None]:
+    """Return each gap / the tokens that ended it; None for a delta that had none."""
+    if set(tokens) == {1}:
+        return gaps
+    return [gap / n if n > 0 else None for gap, n in zip(gaps, tokens, strict=True)]
 
 
 def _merged(intervals: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:

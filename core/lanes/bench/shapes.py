@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -25,12 +27,22 @@ from lanes.bench.tape import Read, Reads
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 _COUNTS = re.compile(rb'("(?:completion|total)_tokens": ?)(0|[1-9]\d{0,14})(?=\D)')
 _NO_TEXT = re.compile(rb'["\\\x00-\x1f\x7f]')
-_NO_COUNT = re.compile(rb"(?:^|,)(?:0\d|,|$)|[^\d,]|\d{16}")
-"""In counts with commas between: what JSON does not write, or is no count."""
+_COUNT_DIGITS = 15
+_COUNT = re.compile(rb"0|[1-9]\d{0,14}")
 _OTHER_TEXT, _OTHER_COUNT = "~another text~", 7654321
 _LESSONS, _HITS_A_LESSON = 8, 32
 """Attempts to learn, and how many reads that were known earn another; a server whose events differ
 in more than a text is not worth more."""
+
+
+class Found(NamedTuple):
+    """What some reads hold: their texts, and the completion tokens so far."""
+
+    texts: Sequence[str]
+    cumulative: Sequence[int | None]
+
+
+NOTHING = Found((), ())
 
 
 class Shape:
@@ -64,12 +76,15 @@ class Shape:
                 return cls(delta, chunked, before, after + (b"\r\n" if chunked else b""))
         return None
 
-    def run(self, data: Iterable[bytes]) -> list[tuple[str, int | None]]:
-        """Return the text and the completion tokens so far of the first ones of `data` that are reads of
-        this shape."""
+    def run(self, data: Iterable[bytes]) -> Found:
+        """Return what the first ones of `data` hold that are reads of this shape."""
         starts, same, end = self._starts, self._same, self._same[-1]
-        texts: list[bytes] = []
-        counts: list[bytes] = []
+        tail = -len(end)
+        # What lies between, and the byte that it begins with and that no count holds.
+        between = [(each, each[:1], len(each)) for each in same[:-1]]
+        # Of each read in turn: its text, then its counts.
+        parts: list[bytes] = []
+        width = len(same)
         for one in data:
             size = len(one)
             start = starts.get(size)
@@ -77,33 +92,32 @@ class Shape:
                 start = starts[size] = self._start(size)
             if not (one.startswith(start) and one.endswith(end)):
                 break
-            if len(same) == 1:
-                texts.append(one[len(start) : -len(end)])
-                continue
+            at = len(start)
             # Comparing bytes with bytes is what a regular expression does far more slowly.
-            text, found, rest = one[len(start) :].partition(same[0])
-            texts.append(text)
-            for each in same[1:]:
-                count, found, rest = rest.partition(each)
-                counts.append(count)
-            if not found or rest:
-                texts.pop()
-                break
-        width = len(same) - 1
-        del counts[len(texts) * width :]
-        if counts and _NO_COUNT.search(b",".join(counts)):
-            wrong = next(n for n, count in enumerate(counts) if _NO_COUNT.search(count))
-            del texts[wrong // width :]
-        so_far = (
-            map(int, counts[self._completion - 1 :: width]) if self._completion else itertools.repeat(None)
-        )
-        return [*zip(_decoded(texts), so_far, strict=False)]
+            for each, first, length in between:
+                stop = one.find(first, at)
+                if not one.startswith(each, stop):
+                    break
+                parts.append(one[at:stop])
+                at = stop + length
+            else:
+                parts.append(one[at:tail])
+                continue
+            del parts[len(parts) - len(parts) % width :]
+            break
+        texts = parts[::width]
+        for column in range(1, width):
+            del texts[_counted(parts[column::width]) :]
+        decoded = _decoded(texts)
+        if not self._completion:
+            return Found(decoded, [None] * len(decoded))
+        return Found(decoded, list(map(int, parts[self._completion : len(decoded) * width : width])))
 
-    def several(self, data: bytes) -> list[tuple[str, int | None]]:
+    def several(self, data: bytes) -> Found:
         """Return the same of each chunk in a read of several, all of this shape; else nothing."""
         chunks = _chunks(data) if self._chunked else []
-        found = self.run(chunks) if len(chunks) > 1 else []
-        return found if len(found) == len(chunks) else []
+        found = self.run(chunks) if len(chunks) > 1 else NOTHING
+        return found if len(found.texts) == len(chunks) else NOTHING
 
     def parse(self, data: bytes) -> Delta | None:
         """Return all that the last event of a read of this shape holds."""
@@ -193,16 +207,17 @@ class QuickRecorder(Recorder):
         if shape is None:
             return 0
         found = shape.run(itertools.islice(reads.data, at, None))
-        if found:
-            self._record(shape.delta, reads[at : at + len(found)], found)
+        count = len(found.texts)
+        if count:
+            self._record(shape.delta, reads[at : at + count] if count < len(reads) else reads, found)
             self._last_doubt_ns = 0
-        return len(found)
+        return count
 
     def _feed(self, read: Read) -> None:
         shape = self._shape if self._clean and not self.done else None
-        several = shape.several(read.data) if shape is not None else []
-        if shape is not None and several:
-            count = len(several)
+        several = shape.several(read.data) if shape is not None else NOTHING
+        if shape is not None and several.texts:
+            count = len(several.texts)
             one = Reads(
                 [read.data] * count, [read.at_ns] * count, [read.read_ns] * count, [read.kernel] * count
             )
@@ -219,24 +234,23 @@ class QuickRecorder(Recorder):
         if clean and self._clean and len(self._when) == before + 1:
             self._learn(read.data)
 
-    def _record(self, delta: Delta, reads: Reads, found: Sequence[tuple[str, int | None]]) -> None:
+    def _record(self, delta: Delta, reads: Reads, found: Found) -> None:
         """Record events of the known shape, as `Recorder` would."""
-        count, t0_ns = len(found), self.t0_ns
-        texts, cumulative = zip(*found, strict=True)
+        texts, count = found.texts, len(found.texts)
         self._hits += count
         self._reads += count
         self._token_deltas += count
         self._at_ns = reads.at_ns[-1]
-        stamped = zip(reads.read_ns, reads.at_ns, reads.kernel, strict=True)
-        self._lags += [read_ns - at_ns for read_ns, at_ns, kernel in stamped if kernel]
+        lags = map(operator.sub, reads.read_ns, reads.at_ns)
+        self._lags += lags if all(reads.kernel) else itertools.compress(lags, reads.kernel)
         if delta.usage is not None:
             self._usage_before, self._unparsed = self._last.get("usage"), reads.data[-1]
         if len(self._text) < self._keep:
             self._text = (self._text + "".join(texts[: self._keep]))[: self._keep]
-        self._when += [at_ns - t0_ns for at_ns in reads.at_ns]
+        self._when += map(operator.sub, reads.at_ns, itertools.repeat(self.t0_ns))
         self._kinds += [delta.kind] * count
         self._chars += map(len, texts)
-        self._cumulative += cumulative
+        self._cumulative += found.cumulative
         self._tokens += [delta.tokens] * count
 
     def _learn(self, data: bytes) -> None:
@@ -257,6 +271,14 @@ class QuickRecorder(Recorder):
         delta = self._shape.parse(data)
         if delta is not None and delta.usage is not None:
             self._last["usage"] = delta
+
+
+def _counted(counts: list[bytes]) -> int:
+    """How many of the first ones are counts as JSON writes them."""
+    # All at once, where none is empty, too long or begins with 0.
+    if b"".join(counts).isdigit() and min(counts) >= b"1" and max(map(len, counts)) <= _COUNT_DIGITS:
+        return len(counts)
+    return sum(1 for _ in itertools.takewhile(_COUNT.fullmatch, counts))
 
 
 def _decoded(texts: list[bytes]) -> list[str]:
