@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from attrs import evolve
@@ -74,7 +75,8 @@ class _Bisection:
             began = time.monotonic()
             if fresh:
                 self._relaunch()
-            tried = self._try((self._survived + self._smallest.tokens) // 2)
+            step = Step(tokens=(self._survived + self._smallest.tokens) // 2)
+            tried = self._try(partial(Trial.step, step=step))
             self._spent_s += time.monotonic() - began
             if not self._survived < tried.tokens < self._smallest.tokens:
                 break  # prompts are not cut more finely than that
@@ -88,11 +90,12 @@ class _Bisection:
         self._row("found")
 
     def _confirm(self) -> None:
-        """Whether it kills alone, or only together with what was sent before it."""
+        """Whether it kills alone, or only together with what was sent before it: the very request, as another
+        of that length may be a token shorter where lengths are estimates."""
         tokens = self._smallest.tokens
         self._context.progress(f"{tokens:,} tokens again, on a fresh launch")
         self._relaunch()
-        tried = self._try(tokens)
+        tried = self._try(partial(Trial.again, tried=self._smallest))
         self._attempts.append(f"{tried.tokens:,} on a fresh launch: {tried.status}")
         if tried.killed:
             self._alone = True
@@ -111,18 +114,17 @@ class _Bisection:
         self._context = evolve(self._context, endpoint=relaunch())
         self._launches += 1
 
-    def _try(self, tokens: int) -> Tried:
+    def _try(self, what: Callable[[Trial], Awaitable[Tried]]) -> Tried:
         like = self._like
 
         async def attempt() -> Tried:
             self._like = trial = self._like.anew(self._context)
-            step = Step(tokens=tokens)
             try:
                 if reason := await trial.prepare(like):
                     raise LaneError(f"the lane that was launched anew does not answer: {reason}")
             except Crashed as crash:
                 raise LaneError(f"the lane that was launched anew died before its prompt: {crash}") from None
-            return await trial.step(step)
+            return await what(trial)
 
         with asyncio.Runner() as runner:
             return runner.run(attempt())

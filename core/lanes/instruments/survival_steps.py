@@ -138,18 +138,32 @@ class Trial:
         tried = Tried(step=step, status="crashed", tokens=step.tokens)
         try:
             made = [await self.session.watched(self._prompt(step.tokens)) for _ in range(step.streams)]
-            bodies = [self._body(text, self._answer) for text, _ in made]
-            tried = evolve(tried, bodies=tuple(bodies), tokens=made[0][1])
-            streams = await self.session.watched(self.session.burst(bodies))
+        except Crashed as crash:
+            return evolve(tried, reason=str(crash))
+        bodies = tuple(self._body(text, self._answer) for text, _ in made)
+        sent = await self._send(evolve(tried, bodies=bodies, tokens=made[0][1]))
+        for (text, _), stream in zip(made, sent.streams, strict=False):  # no streams where it crashed
+            self.session.ruler.observe(text, stream)
+        return sent
+
+    async def again(self, tried: Tried) -> Tried:
+        """Send the very requests of `tried`, then the small question. Never raises `Crashed`."""
+        if not tried.bodies:  # it died while their tokens were counted
+            return await self.step(tried.step)
+        return await self._send(
+            Tried(step=tried.step, status="crashed", tokens=tried.tokens, bodies=tried.bodies)
+        )
+
+    async def _send(self, tried: Tried) -> Tried:
+        try:
+            streams = await self.session.watched(self.session.burst(list(tried.bodies)))
             tried = evolve(tried, streams=tuple(streams), status="survived")
-            for (text, _), stream in zip(made, streams, strict=True):
-                self.session.ruler.observe(text, stream)
             failed = next((one for one in streams if one.error), None)
             if failed is not None:
                 await self.session.survived(str(failed.error))
                 polite = failed.status is not None and 400 <= failed.status < 500
                 tried = evolve(tried, status="refused" if polite else "failed", reason=failed.error)
-            elif step.streams == 1:
+            elif tried.step.streams == 1:
                 # The server's own count is the best there is.
                 tried = evolve(tried, tokens=streams[0].prompt_tokens or tried.tokens)
             return await self._question(tried)
