@@ -149,25 +149,46 @@ def test_a_gpu_without_an_energy_counter_and_one_that_is_idle() -> None:
     assert gpus.figures([], 0, S) == ({}, ())
 
 
-def test_samples_come_from_a_process_of_their_own() -> None:
-    program = (
-        "import json, sys, time\n"
-        "print('a driver talks')\n"
-        "for n in range(200):\n"
-        "    gpu = {'index': 0, 'busy': 50, 'power_w': 200.0}\n"
-        "    print(json.dumps({'at_ns': time.time_ns(), 'gpus': [gpu]}), flush=True)\n"
-        "    time.sleep(0.01)\n"
-    )
-    watched = Gpus(Endpoint(url="http://127.0.0.1:1", model="x"), [sys.executable, "-c", program])
+DRIVER = """
+import sys, time, types
+print("a driver talks", flush=True)
+nvml = types.ModuleType("pynvml")
+nvml.NVMLError = OSError
+nvml.reads = 0
+def energy(gpu):  # 200 W
+    nvml.reads += 1
+    return int(time.time() * 200_000)
+nvml.nvmlInit = lambda: None
+nvml.nvmlDeviceGetCount = lambda: 1
+nvml.nvmlDeviceGetHandleByIndex = lambda index: index
+nvml.nvmlDeviceGetPowerUsage = lambda gpu: 100_000
+nvml.nvmlDeviceGetTotalEnergyConsumption = energy
+nvml.nvmlDeviceGetUtilizationRates = lambda gpu: types.SimpleNamespace(gpu=50)
+nvml.nvmlDeviceGetCurrentClocksEventReasons = lambda gpu: 0
+nvml.nvmlDeviceGetClockInfo = lambda gpu, kind: 1900
+nvml.nvmlDeviceGetTemperature = lambda gpu, kind: nvml.reads
+sys.modules["pynvml"] = nvml
+from lanes.bench import gpus
+gpus.main()
+"""
+"""A driver whose GPU tells as its temperature how often its energy counter was read."""
+
+
+def test_gpus_are_sampled_by_another_process_and_their_costly_energy_counters_only_around_a_pass() -> None:
+    watched = Gpus(Endpoint(url="http://127.0.0.1:1", model="x"), [sys.executable, "-c", DRIVER])
     watched.start()
     try:
-        deadline = time.monotonic() + 20
-        found: dict[str, float] = {}
-        while not found and time.monotonic() < deadline:
+        watched.begin()
+        for passes in (1, 2):
+            watched.begin()
             began = time.time_ns()
-            time.sleep(0.1)
-            found, _ = watched.between(began, time.time_ns())
-        assert found["gpu_power_w"] == 200
+            time.sleep(1.2)
+            ended = time.time_ns()
+            watched.ask()
+            found, _ = watched.between(began, ended)
+            assert found["gpu_power_w"] == 100 and found["gpu_clock_mhz"] == 1900
+            assert found["gpu_energy_j"] == pytest.approx(200 * (ended - began) / 1e9, rel=0.001)
+            assert found["gpu_temperature_c"] == 2 * passes
     finally:
         watched.stop()
 
@@ -207,7 +228,7 @@ def test_what_nvml_does_not_tell_is_left_open() -> None:
         nvmlDeviceGetClockInfo=lambda gpu, kind: 2000,
         nvmlDeviceGetTemperature=refuses,
     )
-    (told,) = gpus.sample(nvml)
+    (told,) = gpus.sample(nvml, energy=True)
     assert json.loads(json.dumps(told)) == {
         "index": 0, "power_w": 12.5, "energy_j": None, "clock_mhz": 2000, "temperature_c": None,
         "busy": 40, "reasons": 0x20,

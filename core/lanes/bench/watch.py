@@ -51,11 +51,13 @@ class Watch:
     async def begin(self) -> None:
         """Look at the server just before a pass, and from then on at a low rate."""
         await asyncio.to_thread(self._scraper.begin)
+        await asyncio.to_thread(self._gpus.begin)
         self._began_ns = time.time_ns()
 
     async def end(self, tokens: float) -> Seen:
         """Look at it just after the pass, which brought so many completion tokens."""
         ended_ns = time.time_ns()
+        self._gpus.ask()
         if self._scraper.works:
             await asyncio.sleep(_SETTLE_S)
         figures = dict(await asyncio.to_thread(self._scraper.end))
