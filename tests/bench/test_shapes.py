@@ -131,6 +131,42 @@ def test_what_is_no_count_goes_the_long_way(order: tuple[str, str], name: str, c
         same(reads([*ordinary, odd, *ordinary], chunked=chunked))
 
 
+def counted(text: str, completion: int, total: int) -> bytes:
+    return chunk(text, id="100%d%", usage={"completion_tokens": completion, "total_tokens": total})
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [1] * 120,
+        [4] * 40,
+        [1] * 20 + [3] + [1] * 20,
+        [1, 2] * 20,
+        [0] * 20,
+        [1] * 20 + [-5] + [1] * 20,
+        [1] * 8 + [89, 1, 1, 900, 1, 1],
+    ],
+)
+@pytest.mark.parametrize("prompt", [0, 3, 10**6])
+def test_counts_are_told_however_they_grow(steps: list[int], prompt: int) -> None:
+    completions = [1 + sum(steps[:n]) for n in range(len(steps) + 1)]
+    bodies = [counted(f"word{n} ", at, at + prompt) for n, at in enumerate(completions)]
+    for is_chunked in (True, False):
+        stream = same(reads(bodies, chunked=is_chunked))
+        assert stream.arrivals.cumulative == completions
+
+
+def test_two_counts_need_not_grow_alike() -> None:
+    same(reads([counted(f"word{n} ", n, 2 * n + (n > 9)) for n in range(1, 30)]))
+
+
+def test_an_event_that_lacks_the_quote_after_its_text_is_no_event_as_before() -> None:
+    ordinary = [counted(f"word{n} ", n, n) for n in range(1, 15)]
+    lacking = [counted("", n, n).replace(b'"content": ""', b'"content": "') for n in range(15, 17)]
+    for is_chunked in (True, False):
+        assert same(reads([*ordinary, *lacking], chunked=is_chunked)).failure == "protocol"
+
+
 def test_a_chunk_of_another_size_than_it_says_is_not_of_the_shape() -> None:
     data = reads([chunk("word ")])[1]
     shape = Shape.of(data, True)

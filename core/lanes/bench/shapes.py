@@ -55,6 +55,8 @@ class Shape:
         self._starts: dict[int, bytes] = {}
         names, self._same = _counts(rest)
         self._fixed = sum(map(len, self._same))
+        # How a read goes on after its text, with room for the counts; empty where it has none.
+        self._tail = b"%d".join(each.replace(b"%", b"%%") for each in self._same) if names else b""
         # Which of the parts is the completion tokens; 0 is the text.
         self._completion = names.index(b"completion") + 1 if delta.cumulative is not None else 0
 
@@ -76,8 +78,38 @@ class Shape:
                 return cls(delta, chunked, before, after + (b"\r\n" if chunked else b""))
         return None
 
-    def run(self, data: Iterable[bytes]) -> Found:
+    def run(self, data: Sequence[bytes]) -> Found:
         """Return what the first ones of `data` hold that are reads of this shape."""
+        texts, counts = self._apart(data[:1] if self._tail else data)
+        if not texts or not self._tail:
+            return Found(texts, [None] * len(texts))
+        first = [int(column[0]) for column in counts]
+        texts = self._stepped(data, first)
+        at = first[self._completion - 1]
+        cumulative = list(range(at, at + len(texts)))
+        if len(texts) < len(data):
+            others, counts = self._apart(data[len(texts) :])
+            texts += others
+            cumulative += map(int, counts[self._completion - 1][: len(others)])
+        return Found(texts, cumulative if self._completion else [None] * len(texts))
+
+    def _stepped(self, data: Sequence[bytes], counts: Sequence[int]) -> list[str]:
+        """Return the texts of the first ones of `data` that have these counts, and then each count one more
+        than the read before: most servers send a token an event, and so it is known what comes."""
+        starts, texts = self._starts, []
+        for one, numbers in zip(data, zip(*map(itertools.count, counts), strict=False), strict=False):
+            size = len(one)
+            start = starts.get(size)
+            if start is None:
+                start = starts[size] = self._start(size)
+            tail = self._tail % numbers
+            if not (one.startswith(start) and one.endswith(tail)):
+                break
+            texts.append(one[len(start) : -len(tail)])
+        return _decoded(texts)
+
+    def _apart(self, data: Iterable[bytes]) -> tuple[list[str], list[list[bytes]]]:
+        """Return the texts of the first ones of `data` that are reads of this shape, and a column for each count."""
         starts, same, end = self._starts, self._same, self._same[-1]
         tail = -len(end)
         # What lies between, and the byte that it begins with and that no count holds.
@@ -106,12 +138,10 @@ class Shape:
             del parts[len(parts) - len(parts) % width :]
             break
         texts = parts[::width]
-        for column in range(1, width):
-            del texts[_counted(parts[column::width]) :]
-        decoded = _decoded(texts)
-        if not self._completion:
-            return Found(decoded, [None] * len(decoded))
-        return Found(decoded, list(map(int, parts[self._completion : len(decoded) * width : width])))
+        counts = [parts[column::width] for column in range(1, width)]
+        for column in counts:
+            del texts[_counted(column) :]
+        return _decoded(texts), counts
 
     def several(self, data: bytes) -> Found:
         """Return the same of each chunk in a read of several, all of this shape; else nothing."""
@@ -206,7 +236,7 @@ class QuickRecorder(Recorder):
         shape = self._shape if self._clean and not self.done else None
         if shape is None:
             return 0
-        found = shape.run(itertools.islice(reads.data, at, None))
+        found = shape.run(reads.data[at:] if at else reads.data)
         count = len(found.texts)
         if count:
             self._record(shape.delta, reads[at : at + count] if count < len(reads) else reads, found)
