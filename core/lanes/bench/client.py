@@ -25,7 +25,9 @@ _IDLE_S = 0.2
 """How long nothing must come before what came is looked through: after `[DONE]`, the wait for the
 orderly end of the answer."""
 _SLICE = 128
-"""Reads that are looked through at once, before there is room for reading."""
+"""Reads that are looked through at once ..."""
+_TURN_S = 0.0005
+"""... and how long the event loop may be kept from reading meanwhile, but for the last of them."""
 _LEAST_ROOM_BYTES = 64 << 10
 """What may wait to be looked through of each stream in any case."""
 
@@ -62,6 +64,7 @@ class Client:
         self._tapes: set[Tape] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._feeding = asyncio.Lock()
+        self._turn_over = 0.0
         self._nagle = Nagle()
 
     async def open(self) -> Connection:
@@ -157,8 +160,9 @@ class Client:
         async with self._feeding:
             reads = tape.unwind(sink.t0_ns)
             for start in range(0, len(reads), _SLICE):
-                if not tape.eager:
+                if not tape.eager and time.monotonic() > self._turn_over:
                     await asyncio.sleep(0)
+                    self._turn_over = time.monotonic() + _TURN_S
                 sink.feed(reads[start : start + _SLICE])
                 if sink.done:
                     return

@@ -119,9 +119,9 @@ def icl_s(stream: Stream) -> tuple[float, ...]:
 
 def itl_s(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
     """each gap between token-bearing deltas / tokens in the delta that ended it"""
-    tokens = delta_tokens(stream, k1)
-    each = _per_token(icl_s(stream), tokens[1:]) if tokens else ()
-    return tuple([gap for gap in each if gap is not None])
+    gaps, tokens = icl_s(stream), delta_tokens(stream, k1)
+    each = _per_token(gaps, tokens[1:]) if tokens else ()
+    return gaps if each is gaps else tuple([gap for gap in each if gap is not None])
 
 
 def delta_tokens(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
@@ -133,9 +133,9 @@ def delta_tokens(stream: Stream, k1: FirstDelta | None) -> tuple[float, ...]:
     deltas, tokens = stream.token_arrivals, stream.completion_tokens
     running = deltas.told("cumulative")
     if running and running == sorted(running):
-        return tuple(map(float, map(operator.sub, running, [0, *running])))
+        return tuple(map(operator.sub, running, [0, *running]))
     if told := deltas.told("tokens"):
-        return tuple(map(float, told))
+        return tuple(told)
     if tokens is None or k1 is None or not deltas:
         return ()
     rest = (tokens - k1.tokens) / (len(deltas) - 1) if len(deltas) > 1 else 0.0
